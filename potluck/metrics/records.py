@@ -1,0 +1,169 @@
+"""What happened in a run, as typed records: one JSON line each in records.jsonl, tagged with its `type`.
+
+Times are seconds since the run started, on the coordinator's monotonic clock. JSON has no NaN and no infinity: they are
+written as the strings "nan", "inf" and "-inf" and read back as numbers.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+
+from potluck.errors import InputError
+from potluck.types import Plan, RoundRecord, Value
+
+RECORDS = "records.jsonl"
+
+
+class RunStarted(Value, frozen=True, kw_only=True, tag="run_started"):
+    """Training begins, or goes on after a restart of the coordinator."""
+
+    version: Literal[1] = 1
+    round: int  # the first to be trained
+    rounds: int  # of the whole run
+    samples: int  # size of the data set
+    batch_size: int
+    micro_batch_size: int
+    seed: int
+    program: str  # digest
+    devices: tuple[str, ...]
+    at_s: float = 0.0
+
+
+class PlanAdopted(Value, frozen=True, kw_only=True, tag="plan_adopted"):
+    """A plan comes into force, and why."""
+
+    term: int
+    round: int
+    plan: Plan
+    reason: str
+    at_s: float
+
+
+class EvaluationRecord(Value, frozen=True, kw_only=True, tag="evaluation"):
+    """The model judged on the evaluation set."""
+
+    round: int  # rounds committed before it
+    epoch: int
+    samples: int
+    loss: float
+    metrics: dict[str, float]
+    best: bool  # better than every one before
+    seconds: float
+    at_s: float
+
+
+class IncidentRecord(Value, frozen=True, kw_only=True, tag="incident"):
+    """Something went wrong, or changed, and what was done about it."""
+
+    kind: Literal["lost", "slow", "joined", "left", "link", "not_finite", "checkpoint", "coordinator"]
+    round: int
+    device: str | None
+    what: str  # one sentence
+    action: str  # one sentence
+    at_s: float  # when it was noticed
+    detection_s: float | None = None  # from the last sign of life to the suspicion
+    recovery_s: float | None = None  # from the suspicion to the next commit
+    replayed_rounds: int = 0
+    moved_bytes: int = 0
+
+
+class CheckpointRecord(Value, frozen=True, kw_only=True, tag="checkpoint"):
+    """A checkpoint was written."""
+
+    round: int
+    bytes: int
+    seconds: float
+    at_s: float
+
+
+class RunEnded(Value, frozen=True, kw_only=True, tag="run_ended"):
+    """Training is over."""
+
+    round: int  # rounds committed
+    reason: Literal["finished", "stopped", "early", "failed"]
+    message: str
+    seconds: float
+    at_s: float
+
+
+Record = RunStarted | PlanAdopted | RoundRecord | EvaluationRecord | IncidentRecord | CheckpointRecord | RunEnded
+
+
+def encode(record: Record) -> bytes:
+    """The record as one JSON line, without its end."""
+    return msgspec.json.encode(_tagged(msgspec.to_builtins(record)))
+
+
+def decode(line: bytes) -> Record:
+    """The record of a JSON line; an InputError if it is none."""
+    try:
+        # Not strict, so that the strings "nan" and "inf" become numbers again.
+        record: Record = msgspec.convert(msgspec.json.decode(line), type=Record, strict=False)
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise InputError(f"not a record: {error}; give a {RECORDS} written by this version") from error
+    return record
+
+
+class RecordLog:
+    """records.jsonl, open for appending. Every record can be read as soon as `append` returns."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = path.open("ab")
+        _cut_torn_end(path)
+
+    def append(self, record: Record) -> None:
+        """Add a record."""
+        self._file.write(encode(record) + b"\n")
+        self._file.flush()
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+
+def read(path: Path) -> Iterator[Record]:
+    """Every record of a file, oldest first; an incomplete last line is left out."""
+    records, _ = read_from(path, 0)
+    return iter(records)
+
+
+def read_from(path: Path, offset: int) -> tuple[list[Record], int]:
+    """The complete records from a byte offset on, and the offset to go on from, for following a run."""
+    try:
+        with path.open("rb") as file:
+            file.seek(offset)
+            data = file.read()
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read: {error.strerror}; give the folder of a run") from error
+    whole = data[: data.rfind(b"\n") + 1]
+    records = []
+    for number, line in enumerate(whole.splitlines(), start=1):
+        try:
+            records.append(decode(line))
+        except InputError as error:
+            raise InputError(f"{path}, line {number} from byte {offset}: {error}") from error
+    return records, offset + len(whole)
+
+
+def _cut_torn_end(path: Path) -> None:
+    """Remove an incomplete last line, so that the next record does not continue it."""
+    data = path.read_bytes()
+    end = data.rfind(b"\n") + 1
+    if end < len(data):
+        os.truncate(path, end)
+
+
+def _tagged(value: Any) -> Any:
+    if isinstance(value, float) and not math.isfinite(value):
+        return "nan" if math.isnan(value) else "inf" if value > 0 else "-inf"
+    if isinstance(value, dict):
+        return {key: _tagged(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_tagged(item) for item in value]
+    return value

@@ -1,0 +1,200 @@
+"""Makes the samples of coming rounds ahead of time, so that training does not wait for them.
+
+Each sample is made with torch, numpy and random seeded by (seed, epoch, sample id): a replay makes the same sample,
+augmentation included. Those generators belong to the whole process, so samples are made by one thread at a time, and
+nothing else on the coordinator should draw from them while a loader runs (build the model first).
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import torch
+
+from potluck.errors import InputError, PotluckError
+from potluck.job import Job, Pad, Samples, count
+from potluck.model.data import Order, PlainOrder, RoundSamples, SampleOrder, sample_seed
+from potluck.runtime.collate import LABEL, batch_of_arrays, collate, split_sample
+
+LossWeight = Literal["samples", "tokens"] | Callable[[torch.Tensor], torch.Tensor]
+
+_GENERATORS = threading.Lock()  # held while a sample is made: the generators it is made with are the process's
+
+
+@dataclass(frozen=True)
+class Batch:
+    """The samples of one round, in the order of their ids."""
+
+    ids: tuple[int, ...]
+    feeds: dict[str, torch.Tensor]  # "input", or "input0", …, or the keys of the sample's dict; and "label"
+    weights: torch.Tensor  # float64, per sample: how much it counts in the round's loss
+
+
+class SampleMaker:
+    """Turns sample ids into a batch."""
+
+    def __init__(
+        self,
+        data: Samples | tuple[Any, ...],
+        *,
+        seed: int,
+        pad: Pad | None = None,
+        loss_weight: LossWeight = "samples",
+        ignore_index: int = -100,
+    ) -> None:
+        self._data = data
+        self._seed = seed
+        self._pad = pad
+        self._loss_weight = loss_weight
+        self._ignore_index = ignore_index
+
+    def make(self, samples: RoundSamples) -> Batch:
+        """The batch of a round; the same arguments give the same bits."""
+        if isinstance(self._data, tuple) and self._pad is None:
+            feeds = batch_of_arrays(self._data, samples.ids)
+        else:
+            feeds = collate([self._make_one(samples.epoch, i) for i in samples.ids], samples.ids, self._pad)
+        return Batch(samples.ids, feeds, self._weights(feeds[LABEL], samples))
+
+    def _make_one(self, epoch: int, sample: int) -> dict[str, torch.Tensor]:
+        try:
+            if isinstance(self._data, tuple):
+                return split_sample(tuple(array[sample] for array in self._data))
+            with _GENERATORS:
+                _seed_generators(sample_seed(self._seed, epoch, sample))
+                return split_sample(self._data[sample])
+        except Exception as error:  # the user's data set may fail in any way
+            message = " ".join(f"{type(error).__name__}: {error}".split())
+            if isinstance(error, InputError):
+                message = str(error)
+            raise InputError(f"data: sample {sample} cannot be made: {message}; correct data[{sample}]") from error
+
+    def _weights(self, labels: torch.Tensor, samples: RoundSamples) -> torch.Tensor:
+        if self._loss_weight == "samples":
+            return torch.ones(len(samples.ids), dtype=torch.float64)
+        if self._loss_weight == "tokens":
+            counted = labels != self._ignore_index
+            weights = counted.reshape(len(samples.ids), -1).sum(dim=1).to(torch.float64)
+        else:
+            weights = torch.as_tensor(self._loss_weight(labels)).detach().to("cpu", torch.float64)
+        where = f"epoch {samples.epoch}, round {samples.index_in_epoch} of it"
+        if weights.shape != (len(samples.ids),):
+            raise InputError(
+                f"loss_weight: gave shape {tuple(weights.shape)} for {len(samples.ids)} samples ({where}); "
+                "return one weight per sample"
+            )
+        if not bool(torch.isfinite(weights).all()) or bool((weights < 0).any()) or not bool(weights.sum() > 0):
+            raise InputError(
+                f"loss_weight: the weights of {where} are negative, not finite or all zero; "
+                "every round needs at least one sample that counts"
+            )
+        return weights
+
+
+class Loader:
+    """Batches by round number, made in one background thread, the next few ahead of time."""
+
+    def __init__(self, maker: SampleMaker, order: Order, *, ahead: int = 2) -> None:
+        self.order = order
+        self._maker = maker
+        self._ahead = ahead
+        self._changed = threading.Condition()
+        self._ready: dict[int, Batch | PotluckError] = {}
+        self._wanted: int | None = None  # the round asked for last; it and the next `ahead` are made and kept
+        self._closed = False
+        self._thread = threading.Thread(target=self._work, name="potluck-loader", daemon=True)
+        self._thread.start()
+
+    def get(self, round: int, *, timeout_s: float = 600.0) -> Batch:
+        """The batch of a round, waiting until it is made. Any round may be asked for, again and in any order."""
+        with self._changed:
+            if self._closed:
+                raise RuntimeError("the loader is closed")
+            self._wanted = round
+            for other in [r for r in self._ready if not round <= r <= round + self._ahead]:
+                del self._ready[other]
+            self._changed.notify_all()
+            if not self._changed.wait_for(lambda: round in self._ready or self._closed, timeout_s):
+                raise InputError(f"data: the samples of round {round} took more than {timeout_s:g} s; make them faster")
+            made = self._ready.get(round)
+        if made is None:
+            raise RuntimeError("the loader was closed while a batch was being made")
+        if isinstance(made, PotluckError):
+            raise made
+        return made
+
+    def close(self, *, timeout_s: float = 5.0) -> None:
+        """Stop the thread. One that hangs in the user's data set is left to die with the process."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+        self._thread.join(timeout_s)
+
+    def __enter__(self) -> Loader:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _next(self) -> int | None:
+        """The first round that is wanted and not made."""
+        if self._wanted is None:
+            return None
+        last = min(self._wanted + self._ahead + 1, self.order.rounds)
+        # A round past the end is made too when asked for itself: it fails with the reason.
+        rounds = range(self._wanted, max(last, self._wanted + 1))
+        return next((r for r in rounds if r not in self._ready), None)
+
+    def _work(self) -> None:
+        while True:
+            with self._changed:
+                # No deadline: this wait is ended by get() and close(), and the thread never keeps the process alive.
+                self._changed.wait_for(lambda: self._closed or self._next() is not None)
+                round = self._next()
+                if self._closed or round is None:
+                    return
+            made = self._make(round)
+            with self._changed:
+                self._ready[round] = made
+                self._changed.notify_all()
+
+    def _make(self, round: int) -> Batch | PotluckError:
+        try:
+            return self._maker.make(self.order.round(round))
+        except PotluckError as error:
+            return error
+        except Exception as error:  # must reach whoever waits, not die with this thread
+            failure = PotluckError(f"data: round {round} cannot be made: {type(error).__name__}: {error}")
+            failure.__cause__ = error
+            return failure
+
+
+def training_loader(job: Job, *, ahead: int = 2) -> Loader:
+    """A loader over the job's training data, in its deterministic order."""
+    order = SampleOrder(
+        seed=job.seed, count=job.sample_count, batch_size=job.batch_size, epochs=job.epochs, rounds=job.rounds
+    )
+    return Loader(_maker(job, job.data), order, ahead=ahead)
+
+
+def evaluation_loader(job: Job, *, ahead: int = 2) -> Loader:
+    """A loader over the job's evaluation data, from the first sample to the last, in batches of the same size."""
+    if job.eval_data is None:
+        raise InputError("job: eval_data is not given; give it to evaluate")
+    order = PlainOrder(count=count(job.eval_data), batch_size=job.batch_size)
+    return Loader(_maker(job, job.eval_data), order, ahead=ahead)
+
+
+def _maker(job: Job, data: Samples | tuple[Any, ...]) -> SampleMaker:
+    return SampleMaker(data, seed=job.seed, pad=job.pad, loss_weight=job.loss_weight, ignore_index=job.ignore_index)
+
+
+def _seed_generators(seed: int) -> None:
+    torch.manual_seed(seed)
+    np.random.seed(seed & 0xFFFFFFFF)
+    random.seed(seed)

@@ -1,0 +1,214 @@
+"""An optimizer over a stage gives the bits of torch.optim over the whole model."""
+
+from typing import Any
+
+import msgspec
+import pytest
+import torch
+from torch import nn
+
+from potluck.errors import InputError
+from potluck.model.optim import StageOptimizer
+from potluck.optimizers import SGD, Adagrad, Adam, AdamW, Optimizer, ParamGroup, RMSprop, group_index, resolve, slots
+
+SPECS = [
+    SGD(lr=0.1),
+    SGD(lr=0.1, momentum=0.9, nesterov=True, weight_decay=0.01),
+    SGD(lr=0.1, momentum=0.9, dampening=0.5),
+    Adam(lr=0.01, weight_decay=0.1),
+    Adam(lr=0.01, amsgrad=True),
+    AdamW(lr=0.01),
+    RMSprop(lr=0.01),
+    RMSprop(lr=0.01, momentum=0.9, centered=True, weight_decay=0.1),
+    Adagrad(lr=0.1, lr_decay=0.1, initial_accumulator_value=0.5),
+]
+GROUPS = (
+    ParamGroup(match=("c.*", "*.bias"), overrides={"weight_decay": 0.0, "lr": 0.02}),
+    ParamGroup(match=("b.weight",), overrides={"weight_decay": 0.3}),
+)
+NAMES = ("a.weight", "a.bias", "b.weight", "b.bias", "c.weight", "c.bias")
+SCALES = (0.5, 1.0, 1.0, 0.25, 0.1)
+
+
+def parameters():
+    generator = torch.Generator().manual_seed(3)
+    return {n: torch.randn(4, 3 if n.endswith("weight") else 1, generator=generator) for n in NAMES}
+
+
+def gradients(round):
+    generator = torch.Generator().manual_seed(100 + round)
+    return {n: torch.randn(4, 3 if n.endswith("weight") else 1, generator=generator) for n in NAMES}
+
+
+def train(optimizers, weights, rounds=range(5)):
+    for round in rounds:
+        for name, gradient in gradients(round).items():
+            weights[name].grad = gradient
+        for optimizer in optimizers:
+            optimizer.step(SCALES[round])
+    return weights
+
+
+def with_plain_torch(spec, grouped):
+    weights = parameters()
+    numbers = {k: v for k, v in msgspec.structs.asdict(spec).items() if k != "groups"}
+    groups: list[dict[str, Any]] = [{"params": list(weights.values())}]
+    if grouped:
+        c = [w for n, w in weights.items() if n.startswith("c.") or n.endswith(".bias")]
+        groups = [{"params": [weights["a.weight"]]}, {"params": c, "weight_decay": 0.0, "lr": 0.02}]
+        groups.append({"params": [weights["b.weight"]], "weight_decay": 0.3})
+    optimizer = getattr(torch.optim, type(spec).__name__)(groups, **numbers)
+    base = [g["lr"] for g in optimizer.param_groups]
+    for round in range(5):
+        for name, gradient in gradients(round).items():
+            weights[name].grad = gradient
+        for group, lr in zip(optimizer.param_groups, base, strict=True):
+            group["lr"] = lr * SCALES[round]
+        optimizer.step()
+    return weights
+
+
+def same(left, right):
+    return left.keys() == right.keys() and all(torch.equal(left[n], right[n]) for n in left)
+
+
+@pytest.mark.parametrize("grouped", [False, True])
+@pytest.mark.parametrize("spec", SPECS, ids=repr)
+def test_one_optimizer_two_and_torch_give_the_same_bits(spec, grouped):
+    spec = msgspec.structs.replace(spec, groups=GROUPS if grouped else ())
+    one = parameters()
+    train([StageOptimizer(spec, one)], one)
+    two = parameters()
+    halves = [{n: two[n] for n in NAMES[::2]}, {n: two[n] for n in NAMES[1::2]}]
+    train([StageOptimizer(spec, half) for half in halves], two)
+    assert not same(one, parameters())
+    assert same(one, two)
+    assert same(one, with_plain_torch(spec, grouped))
+
+
+@pytest.mark.parametrize("spec", SPECS, ids=repr)
+def test_state_moved_to_other_optimizers_goes_on_with_the_same_bits(spec):
+    spec = msgspec.structs.replace(spec, groups=GROUPS)
+    whole = train([StageOptimizer(spec, w := parameters())], w)
+    start = parameters()
+    first = StageOptimizer(spec, start)
+    train([first], start, range(3))
+    saved = first.state()
+    moved = {n: t.clone() for n, t in start.items()}
+    parts: list[StageOptimizer] = []
+    for names in (NAMES[:1], NAMES[1:]):
+        parts.append(StageOptimizer(spec, {n: moved[n] for n in names}))
+        parts[-1].load({k: t for k, t in saved.items() if k.rpartition("/")[0] in names})
+    train(parts, moved, range(3, 5))
+    assert same(moved, whole)
+    train([first], start, range(3, 5))
+    assert same(start, whole)  # loading copied: the first one was not disturbed
+
+
+@pytest.mark.parametrize("spec", SPECS, ids=repr)
+def test_slots_counts_the_tensors_that_state_holds(spec):
+    weights = parameters()
+    optimizer = StageOptimizer(spec, weights)
+    train([optimizer], weights)
+    shaped = [k for k in optimizer.state() if not k.endswith("/step")]
+    assert len(shaped) == slots(spec) * len(NAMES)
+
+
+def test_slots_is_that_of_the_group_that_keeps_most():
+    group = ParamGroup(match=("a.*",), overrides={"momentum": 0.5})
+    assert slots(SGD(lr=0.1, groups=(group,))) == 1
+
+
+def test_state_keys_are_parameter_and_slot():
+    weights = parameters()
+    optimizer = StageOptimizer(Adam(), {"a.weight": weights["a.weight"]})
+    weights["a.weight"].grad = torch.ones(4, 3)
+    optimizer.step()
+    assert set(optimizer.state()) == {"a.weight/step", "a.weight/exp_avg", "a.weight/exp_avg_sq"}
+
+
+def test_a_stage_without_parameters_does_nothing():
+    optimizer = StageOptimizer(Adam(), {})
+    optimizer.step()
+    optimizer.load({})
+    assert optimizer.state() == {}
+
+
+@pytest.mark.parametrize(
+    ("state", "words"),
+    [
+        ({"z.weight/exp_avg": torch.zeros(4, 3)}, "no such parameter"),
+        ({"a.weight/exp_avg": torch.zeros(4, 3)}, "keeps exp_avg, exp_avg_sq, step"),
+        ({f"a.weight/{s}": torch.zeros(2) for s in ("exp_avg", "exp_avg_sq", "step")}, "shape"),
+    ],
+)
+def test_state_of_something_else_is_refused(state, words):
+    with pytest.raises(InputError, match=words):
+        StageOptimizer(Adam(), parameters()).load(state)
+
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embed = nn.Embedding(5, 4)
+        self.norm = nn.LayerNorm(4)
+        self.attend = nn.MultiheadAttention(4, 2)
+        self.head = nn.Linear(4, 5, bias=False)
+        self.head.weight = self.embed.weight
+
+
+def test_special_patterns_become_the_names_of_a_model():
+    spec = AdamW(groups=(ParamGroup(match=(":norms", ":biases"), overrides={"weight_decay": 0}),))
+    with pytest.raises(ValueError, match="not resolved"):
+        group_index(spec, "norm.weight")
+    names = resolve(spec, Model()).groups[0].match
+    assert names == ("norm.weight", "norm.bias", "attend.in_proj_bias", "attend.out_proj.bias")
+
+
+def test_the_first_group_wins_and_a_tied_weight_goes_by_its_first_name():
+    first = ParamGroup(match=("head.*",), overrides={"lr": 0.1})
+    second = ParamGroup(match=("embed.*", "attend.*"), overrides={"lr": 0.2})
+    spec = resolve(SGD(lr=1, groups=(first, second)), Model())
+    assert spec.groups[0].match == ("embed.weight",)
+    assert all(name.startswith("attend.") for name in spec.groups[1].match)
+
+
+def test_a_pattern_that_fits_nothing_is_a_mistake_but_no_biases_is_not():
+    with pytest.raises(InputError, match=r"'heads\.\*' fits no parameter"):
+        resolve(SGD(lr=1, groups=(ParamGroup(match=("heads.*",), overrides={}),)), Model())
+    bare = SGD(lr=1, groups=(ParamGroup(match=(":biases",), overrides={}),))
+    assert resolve(bare, nn.Linear(2, 2, bias=False)).groups == ()
+
+
+def test_a_spec_travels_as_json():
+    for spec in SPECS:
+        sent = msgspec.structs.replace(spec, groups=GROUPS)
+        data = msgspec.json.encode(sent)
+        assert f'"type":"{type(spec).__name__}"'.encode() in data
+        assert msgspec.json.decode(data, type=Optimizer) == sent
+
+
+text: Any = "a.*"
+
+
+def test_one_pattern_may_be_written_without_a_tuple():
+    assert ParamGroup(match=text, overrides={}).match == ("a.*",)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: SGD(lr=-1),
+        lambda: SGD(lr=text),
+        lambda: SGD(lr=0.1, nesterov=True),
+        lambda: Adam(betas=(0.9, 1.0)),
+        lambda: Adam(eps=float("nan")),
+        lambda: Adam(groups=(ParamGroup(match=("a",), overrides={"momentum": 1}),)),
+        lambda: Adam(groups=(ParamGroup(match=("a",), overrides={"lr": -1}),)),
+        lambda: ParamGroup(match=(":weights",), overrides={}),
+        lambda: ParamGroup(match=(), overrides={}),
+    ],
+)
+def test_impossible_numbers_are_refused(make):
+    with pytest.raises(InputError, match="optimizer"):
+        make()
