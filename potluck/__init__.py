@@ -1,0 +1,60 @@
+"""Train one PyTorch model on the devices you already have.
+
+The names below are the public API; they are imported when first used, so `import potluck` is quick.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from potluck.job import Job, Pad
+    from potluck.optimizers import SGD, Adagrad, Adam, AdamW, ParamGroup, RMSprop
+    from potluck.runtime.train import TrainResult, train
+    from potluck.types import DeviceSpec, Fleet, Member, Plan, Stage
+
+_HOMES = {
+    "Job": "potluck.job",
+    "Pad": "potluck.job",
+    "SGD": "potluck.optimizers",
+    "Adam": "potluck.optimizers",
+    "AdamW": "potluck.optimizers",
+    "RMSprop": "potluck.optimizers",
+    "Adagrad": "potluck.optimizers",
+    "ParamGroup": "potluck.optimizers",
+    "DeviceSpec": "potluck.types",
+    "Fleet": "potluck.types",
+    "Member": "potluck.types",
+    "Plan": "potluck.types",
+    "Stage": "potluck.types",
+    "train": "potluck.runtime.train",
+    "TrainResult": "potluck.runtime.train",
+}
+
+__all__ = [
+    "SGD",
+    "Adagrad",
+    "Adam",
+    "AdamW",
+    "DeviceSpec",
+    "Fleet",
+    "Job",
+    "Member",
+    "Pad",
+    "ParamGroup",
+    "Plan",
+    "RMSprop",
+    "Stage",
+    "TrainResult",
+    "train",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'potluck' has no attribute {name!r}")
+    from importlib import import_module
+
+    return getattr(import_module(_HOMES[name]), name)

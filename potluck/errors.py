@@ -1,0 +1,43 @@
+"""Errors that say what to do. Exit codes: 1 the run failed, 2 the input was wrong, 3 a device failed."""
+
+
+class PotluckError(Exception):
+    """A failure with a message fit to be shown as it is, on one line."""
+
+    exit_code = 1
+
+
+class InputError(PotluckError):
+    """The user's input is wrong; the message names the file, key or flag, and the fix."""
+
+    exit_code = 2
+
+
+class ModelError(InputError):
+    """The model cannot be turned into a program; the message names the line and the ways out."""
+
+
+class PlanError(InputError):
+    """A plan that cannot be run; the message names the field."""
+
+
+class DeviceError(PotluckError):
+    """A device failed, vanished or refused."""
+
+    exit_code = 3
+
+
+class LinkError(DeviceError):
+    """A message could not be sent or did not arrive."""
+
+
+class LinkTimeout(LinkError):
+    """Nothing arrived, or nothing could be sent, before the deadline."""
+
+
+class PeerLost(LinkError):
+    """The other end of a link is gone."""
+
+
+class Cancelled(LinkError):
+    """A blocked call was ended on purpose, by `Link.cancel`."""

@@ -1,0 +1,197 @@
+"""The process on a device: joins a coordinator, holds a stage, obeys orders until it is told to stop."""
+
+from __future__ import annotations
+
+import queue
+import sys
+import threading
+import traceback
+
+import torch
+
+from potluck import __version__
+from potluck.errors import Cancelled, DeviceError, LinkError, PotluckError
+from potluck.model.program import ProgramPair, decode
+from potluck.runtime.carriers import open_link
+from potluck.runtime.committers import AskCoordinator, DecideAlone
+from potluck.runtime.devices import settle
+from potluck.runtime.executor import Committer, Executor
+from potluck.runtime.group import share_sums
+from potluck.runtime.layout import PlanLayout
+from potluck.runtime.stage import StageRunner, StageState
+from potluck.runtime.state_transfer import receive_state, send_state
+from potluck.runtime.throttle import Throttle
+from potluck.types import COORDINATOR, DeviceSpec
+from potluck.wire.channel import Disconnected
+from potluck.wire.control import ControlClient
+from potluck.wire.link import Link
+from potluck.wire.messages import (
+    PROTOCOL,
+    Begin,
+    Evaluate,
+    Failed,
+    FromAgent,
+    FromCoordinator,
+    Hello,
+    Linked,
+    Prepare,
+    Prepared,
+    Stop,
+    Verdict,
+    Welcome,
+)
+
+_JOIN_TIMEOUT_S = 20.0
+
+
+def run_agent(address: str, spec: DeviceSpec, bind: str) -> int:
+    """Serves one run as a device; returns the exit code."""
+    sys.setswitchinterval(0.001)  # let the link's thread in quickly while this one computes
+    device = settle(spec)
+    client: ControlClient[FromCoordinator, FromAgent] = ControlClient(address, FromCoordinator, timeout_s=_JOIN_TIMEOUT_S)
+    agent = Agent(client, spec, device, bind)
+    try:
+        return agent.serve()
+    finally:
+        agent.close()
+        client.close()
+
+
+class Agent:
+    """One device in one run."""
+
+    def __init__(
+        self, client: ControlClient[FromCoordinator, FromAgent], spec: DeviceSpec, device: torch.device, bind: str
+    ) -> None:
+        self._client, self._spec, self._device, self._bind = client, spec, device, bind
+        self._orders: queue.Queue[FromCoordinator] = queue.Queue()
+        self._verdicts: queue.Queue[Verdict | None] = queue.Queue()
+        self._link: Link | None = None
+        self._over: Stop | None = None
+        self._timeout_s = 120.0
+        self._pump = threading.Thread(target=self._listen, name="potluck-orders", daemon=True)
+        self._executor: Executor | None = None
+        self._layout: PlanLayout | None = None
+
+    def serve(self) -> int:
+        """Obeys until told to stop; a failure is reported to the coordinator before it ends this process."""
+        self._client.send(
+            Hello(
+                protocol=PROTOCOL, version=__version__, torch_version=str(torch.__version__), device=self._spec
+            )
+        )
+        self._pump.start()
+        try:
+            while True:
+                order = self._orders.get()  # no deadline: the pump puts Stop here when the coordinator goes silent
+                if isinstance(order, Stop):
+                    return 0 if order.reason == "finished" else 1
+                self._obey(order)
+        except Cancelled:
+            return 1 if self._over is None or self._over.reason != "finished" else 0
+        except LinkError as error:
+            if self._over is not None:
+                return 1
+            self._fail(error)
+            return error.exit_code
+        except PotluckError as error:
+            self._fail(error)
+            return error.exit_code
+        except MemoryError as error:
+            self._fail(DeviceError(f"out of memory on {self._spec.name} ({error}); give it less"))
+            return 3
+        except Exception as error:
+            traceback.print_exc()
+            self._fail(DeviceError(_one_line(error)))
+            return 3
+
+    def close(self) -> None:
+        if self._link is not None:
+            self._link.close()
+
+    def _fail(self, error: PotluckError) -> None:
+        self._client.send(Failed(text=str(error), exit_code=error.exit_code))
+
+    def _listen(self) -> None:
+        """Sorts what the coordinator says; a stop ends whatever this device is waiting for."""
+        while True:
+            event = self._client.inbox.get()
+            if isinstance(event, Disconnected):
+                message: FromCoordinator = Stop(reason=f"the coordinator is gone ({event.why})")
+            else:
+                message = event.message
+            if isinstance(message, Verdict):
+                self._verdicts.put(message)
+                continue
+            self._orders.put(message)
+            if isinstance(message, Stop):
+                self._over = message
+                self._verdicts.put(None)
+                if self._link is not None and message.reason != "finished":
+                    self._link.cancel(message.reason)
+                return
+
+    def _obey(self, order: FromCoordinator) -> None:
+        match order:
+            case Welcome():
+                self._timeout_s = order.timeout_s
+                self._link = open_link(order.carrier, self._spec.name, self._bind, order.bandwidth_bytes_s)
+                self._client.send(Linked(address=self._link.address))
+            case Prepare():
+                self._prepare(order)
+            case Begin():
+                self._train(order)
+            case Evaluate():
+                assert self._executor is not None
+                self._executor.evaluate(order)
+
+    def _prepare(self, order: Prepare) -> None:
+        assert self._link is not None
+        programs = _fetch_programs(self._client, order.program, self._timeout_s)
+        self._link.adopt(order.term, order.peers)
+        state = receive_state(self._link, COORDINATOR, 0, self._timeout_s)
+        me = self._spec.name
+        self._layout = layout = PlanLayout(programs, order.plan)
+        index = next(i for i, s in enumerate(order.plan.stages) if any(m.device == me for m in s.group))
+        stage = StageRunner(programs, order.plan.stages[index].blocks, state, order.optimizer, order.seed, self._device)
+        trainable = [s for s in programs.train.sources if s.kind == "parameter" and s.trainable]
+        users = {s.name: layout.users[s.name] for s in trainable if s.name in layout.users}
+        sizes = {s.name: _bytes(programs, s.id) for s in trainable}
+        committer: Committer
+        if order.own_commit:
+            committer = DecideAlone(me, self._client.send, [s.name for s in trainable], order.clip_norm)
+        else:
+            committer = AskCoordinator(self._client.send, self._verdicts, self._timeout_s)
+        self._executor = Executor(
+            me, order.plan, layout, stage, share_sums(order.plan, users, sizes), self._link, committer,
+            Throttle(self._spec.speed), self._timeout_s,
+        )  # fmt: skip
+        self._client.send(Prepared(term=order.term))
+
+    def _train(self, order: Begin) -> None:
+        assert self._executor is not None and self._link is not None and self._layout is not None
+        verdict = self._executor.run_round(order)
+        if verdict.kind == "commit" and order.snapshot:
+            parameters, buffers = self._layout.reported_names(self._spec.name)
+            if parameters or buffers:
+                held = self._executor.stage.state()
+                state = StageState(
+                    {n: held.parameters[n] for n in parameters},
+                    {n: held.buffers[n] for n in buffers},
+                    {k: t for k, t in held.optimizer.items() if k.rpartition("/")[0] in parameters},
+                )
+                send_state(self._link, COORDINATOR, order.round + 1, state, self._timeout_s)
+
+
+def _fetch_programs(client: ControlClient[FromCoordinator, FromAgent], digest: str, timeout_s: float) -> ProgramPair:
+    return decode(client.fetch(digest, timeout_s))
+
+
+def _bytes(programs: ProgramPair, value: int) -> int:
+    from potluck.model.blocks import value_bytes
+
+    return value_bytes(programs.train.values[value], 1)
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(f"{type(error).__name__}: {error}".split())[:500]

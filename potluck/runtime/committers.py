@@ -1,0 +1,46 @@
+"""The two ways a round is committed: by asking the coordinator, or, for a plan of one device, by itself."""
+
+from __future__ import annotations
+
+import queue
+from collections.abc import Callable, Sequence
+
+from potluck.control.commit import judge
+from potluck.errors import Cancelled, DeviceError
+from potluck.wire.messages import Begin, Committed, FromAgent, Ready, Verdict
+
+
+class AskCoordinator:
+    """Reports ready and waits for the verdict."""
+
+    def __init__(self, send: Callable[[FromAgent], None], verdicts: queue.Queue[Verdict | None], timeout_s: float) -> None:
+        self._send, self._verdicts, self._timeout_s = send, verdicts, timeout_s
+
+    def decide(self, ready: Ready, begin: Begin, attempt: int) -> Verdict:
+        self._send(ready)
+        try:
+            verdict = self._verdicts.get(timeout=self._timeout_s)
+        except queue.Empty:
+            raise DeviceError(f"no verdict on round {begin.round} after {self._timeout_s:.0f} s") from None
+        if verdict is None:
+            raise Cancelled("the run was stopped while waiting for a verdict")
+        if verdict.round != begin.round:
+            raise DeviceError(f"verdict on round {verdict.round} while in round {begin.round}")
+        return verdict
+
+
+class DecideAlone:
+    """Judges its own report by the coordinator's rule and tells it afterwards: no message to wait for."""
+
+    def __init__(
+        self, me: str, send: Callable[[FromAgent], None], parameters: Sequence[str], clip_norm: float | None
+    ) -> None:
+        self._me, self._send, self._parameters, self._clip_norm = me, send, parameters, clip_norm
+
+    def decide(self, ready: Ready, begin: Begin, attempt: int) -> Verdict:
+        judgement = judge({self._me: ready}, self._parameters, self._clip_norm, attempt)
+        if judgement.kind == "commit":
+            self._send(Committed(ready=ready, loss=judgement.loss, gradient_norm=judgement.gradient_norm))
+        elif judgement.kind == "stop":
+            self._send(ready)
+        return Verdict(round=begin.round, kind=judgement.kind, lr_scale=begin.lr_scale, clip=judgement.clip)

@@ -1,0 +1,44 @@
+"""The one place that knows kinds of devices: cpu, cuda, mps."""
+
+from __future__ import annotations
+
+import os
+import resource
+import sys
+
+import torch
+
+from potluck.errors import InputError
+from potluck.types import DeviceKind, DeviceSpec
+
+
+def torch_device(kind: DeviceKind) -> torch.device:
+    """The torch device of a kind; an InputError if this machine has none."""
+    if kind == "cuda" and not torch.cuda.is_available():
+        raise InputError("--device cuda: this machine's torch sees no CUDA GPU; use --device cpu, or install a CUDA build")
+    if kind == "mps" and not torch.backends.mps.is_available():
+        raise InputError("--device mps: this machine has no Metal GPU that torch can use; use --device cpu")
+    return torch.device(kind)
+
+
+def settle(spec: DeviceSpec) -> torch.device:
+    """Prepares this process to be the device: threads, exact arithmetic, memory limit."""
+    torch.set_num_threads(spec.threads)
+    device = torch_device(spec.kind)
+    if spec.kind == "cuda":  # the same numbers as elsewhere: no reduced-precision shortcuts
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+        torch.backends.cuda.matmul.allow_tf32 = False
+        torch.backends.cudnn.allow_tf32 = False
+        torch.backends.cudnn.benchmark = False
+        torch.backends.cudnn.deterministic = True
+    if spec.memory_bytes and sys.platform == "linux":
+        _limit_memory(spec.memory_bytes)
+    return device
+
+
+def _limit_memory(more_bytes: int) -> None:
+    """Lets this process allocate so much more than it has now; beyond that, allocations fail."""
+    with open("/proc/self/status") as status:
+        used_kb = next(int(line.split()[1]) for line in status if line.startswith("VmData:"))
+    limit = used_kb * 1024 + more_bytes
+    resource.setrlimit(resource.RLIMIT_DATA, (limit, resource.getrlimit(resource.RLIMIT_DATA)[1]))

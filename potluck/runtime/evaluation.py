@@ -1,0 +1,123 @@
+"""Evaluation on the devices: they run the evaluation program, the user's metrics run here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from potluck.errors import InputError
+from potluck.job import Job
+from potluck.plan.routes import micro_batch_sizes, rows
+from potluck.recover.checkpoint import Best
+from potluck.runtime.feeder import send_feeds
+from potluck.runtime.loading import Batch, evaluation_loader
+from potluck.runtime.parcels import unpack
+from potluck.wire.link import Tag
+from potluck.wire.messages import Evaluate
+
+if TYPE_CHECKING:
+    from potluck.runtime.coordinator import Session
+
+_CPU = torch.device("cpu")
+
+
+class Judge:
+    """Which evaluation was the best so far, and whether to go on."""
+
+    def __init__(self, job: Job) -> None:
+        self._metric, self._higher = job.best_metric
+        self._patience = job.patience
+        self._best: float | None = None
+        self._since = 0
+
+    def see(self, round: int, loss: float, metrics: dict[str, float]) -> Best | None:
+        """The new best, or None."""
+        value = loss if self._metric == "loss" else metrics.get(self._metric)
+        if value is None:
+            raise InputError(f"job: best {self._metric!r} is not among the metrics {', '.join(metrics) or '(none)'}")
+        if self._best is None or (value > self._best if self._higher else value < self._best):
+            self._best, self._since = value, 0
+            return Best(round=round, metric=self._metric, value=value)
+        self._since += 1
+        return None
+
+    @property
+    def patience_is_over(self) -> bool:
+        return self._patience is not None and self._since >= self._patience
+
+
+class Evaluator:
+    """Runs the whole evaluation set through the pipeline, two batches under way at a time."""
+
+    def __init__(self, session: Session, next_message: Callable[[str], Any]) -> None:
+        self.s = session
+        self._loader = evaluation_loader(session.job)
+        self._number = 0
+        self._next = next_message
+
+    def close(self) -> None:
+        self._loader.close()
+
+    def run(self) -> tuple[float, dict[str, float], int]:
+        """Loss and metrics over the whole set, and how many samples it has."""
+        outputs: list[list[torch.Tensor]] = []
+        labels: list[torch.Tensor] = []
+        losses: list[tuple[float, float]] = []
+        under_way: list[tuple[int, Batch, tuple[int, ...]]] = []
+        for index in range(self._loader.order.rounds):
+            under_way.append(self._start(index))
+            if len(under_way) > 1:
+                self._finish(*under_way.pop(0), outputs, labels, losses)
+        while under_way:
+            self._finish(*under_way.pop(0), outputs, labels, losses)
+        joined = [torch.cat(parts) for parts in zip(*outputs, strict=True)]
+        result: Any = joined[0] if len(joined) == 1 else tuple(joined)
+        label = torch.cat(labels)
+        weight = sum(w for _, w in losses)
+        loss = sum(value * w for value, w in losses) / weight if weight else float("nan")
+        metrics = {name: self._measure(name, metric, result, label) for name, metric in self.s.job.metrics.items()}
+        return loss, metrics, len(label)
+
+    def _measure(self, name: str, metric: Callable[[Any, Any], Any], outputs: Any, labels: torch.Tensor) -> float:
+        try:
+            return float(metric(outputs, labels))
+        except Exception as error:
+            raise InputError(f"job: metric {name!r} failed: {type(error).__name__}: {error}; correct it") from error
+
+    def _start(self, index: int) -> tuple[int, Batch, tuple[int, ...]]:
+        batch = self._loader.get(index)
+        sizes = micro_batch_sizes(len(batch.ids), self.s.plan.micro_batch_size)
+        number, self._number = self._number, self._number + 1
+        self.s.roster.broadcast(Evaluate(number=number, sizes=sizes))
+        send_feeds(self.s.link, self.s.layout, "eval", number, batch, sizes, self.s.timeout_s)
+        return number, batch, sizes
+
+    def _finish(
+        self, number: int, batch: Batch, sizes: tuple[int, ...], outputs: list[list[torch.Tensor]],
+        labels: list[torch.Tensor], losses: list[tuple[float, float]],
+    ) -> None:  # fmt: skip
+        last = self.s.plan.stages[-1]
+        program = self.s.layout.programs.eval
+        start = 0
+        for micro_batch, size in enumerate(sizes):
+            for part in rows(last, micro_batch, size, self.s.plan):
+                tag = Tag("outputs", number, micro_batch, 0, part.start)
+                message = self.s.link.receive(part.device, tag, self.s.timeout_s)
+                tensors = [_rows_first(t, program.values[v].batch_axis) for t, v in zip(unpack(message, _CPU), program.outputs, strict=True)]
+                span = slice(start + part.start, start + part.stop)
+                label = batch.feeds["label"][span]
+                outputs.append(tensors)
+                labels.append(label)
+                weight = float(batch.weights[span].sum())
+                if weight:
+                    value: Any = tensors[0] if len(tensors) == 1 else tuple(tensors)
+                    losses.append((float(self.s.job.loss(value, label)), weight))
+            start += size
+
+
+def _rows_first(tensor: torch.Tensor | None, axis: int | None) -> torch.Tensor:
+    if tensor is None or axis is None:
+        raise InputError("the model's outputs hold no samples along any axis; evaluation needs one output row per sample")
+    return tensor.clone() if axis == 0 else tensor.clone()

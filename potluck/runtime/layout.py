@@ -1,0 +1,75 @@
+"""Which values go between which stages of a plan: the same answer on every device and on the coordinator."""
+
+from __future__ import annotations
+
+from potluck.model.carve import Carver, Piece
+from potluck.model.program import ProgramPair
+from potluck.plan.schedule import stage_of
+from potluck.types import Plan
+
+
+class PlanLayout:
+    """The stages of a plan as pieces of the programs, and the edges between them."""
+
+    def __init__(self, programs: ProgramPair, plan: Plan) -> None:
+        self.programs, self.plan = programs, plan
+        count = len(plan.stages)
+        self.pieces: dict[str, list[Piece]] = {}
+        self.edges: dict[str, dict[tuple[int, int], tuple[int, ...]]] = {}
+        for program in (programs.train, programs.eval):
+            carver = Carver(program)
+            pieces = [carver.piece(*program.block_range(*s.blocks)) for s in plan.stages]
+            self.pieces[program.mode] = pieces
+            self.edges[program.mode] = {
+                (a, b): values
+                for a in range(count)
+                for b in range(a + 1, count)
+                if (values := tuple(sorted(set(pieces[a].sends) & set(pieces[b].receives))))
+            }
+        self.users: dict[str, list[int]] = {}  # parameter → stages that use it, owner first
+        for index, piece in enumerate(self.pieces["train"]):
+            for name in piece.parameters:
+                self.users.setdefault(name, []).append(index)
+        for index, piece in enumerate(self.pieces["eval"]):
+            for name in piece.parameters:
+                if index not in self.users.setdefault(name, []):
+                    self.users[name].append(index)
+        self.owner = {name: stages[0] for name, stages in self.users.items()}
+
+    def sources(self, mode: str, stage: int) -> list[int]:
+        """Earlier stages that give this one something."""
+        return [a for a, b in sorted(self.edges[mode]) if b == stage]
+
+    def targets(self, mode: str, stage: int) -> list[int]:
+        """Later stages that take something from this one."""
+        return [b for a, b in sorted(self.edges[mode]) if a == stage]
+
+    def gradient_values(self, source: int, target: int) -> list[int]:
+        """Values of an edge whose gradient comes back."""
+        values = self.programs.train.values
+        return [v for v in self.edges["train"][source, target] if values[v].requires_grad]
+
+    def is_fed(self, mode: str, stage: int) -> bool:
+        """Whether the coordinator sends this stage something for every micro-batch."""
+        piece = self.pieces[mode][stage]
+        return bool(piece.feeds) or (mode == "train" and bool(piece.outputs))
+
+    def feed_names(self, mode: str, stage: int) -> list[str]:
+        program = self.programs.train if mode == "train" else self.programs.eval
+        wanted = set(self.pieces[mode][stage].feeds)
+        return [s.name for s in program.sources if s.id in wanted]
+
+    def state_names(self, stage: int) -> tuple[list[str], list[str]]:
+        """Parameters and buffers that a device of the stage holds."""
+        pieces = [self.pieces["train"][stage], self.pieces["eval"][stage]]
+        parameters = list(dict.fromkeys(n for p in pieces for n in p.parameters))
+        return parameters, list(dict.fromkeys(n for p in pieces for n in p.buffers))
+
+    def reported_names(self, device: str) -> tuple[list[str], list[str]]:
+        """Parameters and buffers whose state this device reports: its stage's own, first member of the group only."""
+        stage = stage_of(self.plan, device)
+        if self.plan.stages[stage].group[0].device != device:
+            return [], []
+        parameters, buffers = self.state_names(stage)
+        earlier = {n for s in range(stage) for n in self.state_names(s)[1]}
+        return [n for n in parameters if self.owner[n] == stage], [n for n in buffers if n not in earlier]

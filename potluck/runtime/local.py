@@ -1,0 +1,71 @@
+"""Starts agents as processes on this machine, with emulated speed and memory, and ends every one of them again."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from types import TracebackType
+
+from potluck.types import DeviceSpec
+
+_GRACE_S = 5.0
+
+
+class LocalAgents:
+    """Agent processes of this machine; a context that never leaves one behind."""
+
+    def __init__(self, devices: Sequence[DeviceSpec], address: str) -> None:
+        self.processes: dict[str, subprocess.Popen[bytes]] = {}
+        self._logs: dict[str, tempfile._TemporaryFileWrapper[bytes]] = {}
+        environment = {**os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+        try:
+            for spec in devices:
+                log = self._logs[spec.name] = tempfile.NamedTemporaryFile(prefix=f"potluck-{spec.name}-", suffix=".log")
+                command = [sys.executable, "-m", "potluck", "join", address, "--name", spec.name, "--device", spec.kind]
+                command += ["--speed", repr(spec.speed), "--memory", str(spec.memory_bytes), "--threads", str(spec.threads)]
+                environment["OMP_NUM_THREADS"] = environment["MKL_NUM_THREADS"] = str(spec.threads)
+                self.processes[spec.name] = subprocess.Popen(  # noqa: S603 - our own interpreter and package
+                    command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, env=environment,
+                    start_new_session=True,
+                )  # fmt: skip
+        except BaseException:
+            self.close(_GRACE_S)
+            raise
+
+    def __enter__(self) -> LocalAgents:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close(_GRACE_S if kind is None else 0.5)
+
+    def died(self) -> str | None:
+        """What one that ended on its own last said, or None while all run."""
+        for name, process in self.processes.items():
+            code = process.poll()
+            if code is not None:
+                return f"device {name} ended with code {code}: {self.last_line(name)}"
+        return None
+
+    def last_line(self, name: str) -> str:
+        with open(self._logs[name].name, errors="replace") as log:
+            lines = [line.strip() for line in log if line.strip()]
+        return lines[-1] if lines else "it said nothing"
+
+    def close(self, grace_s: float) -> None:
+        """Waits a little for them to end, then ends them."""
+        deadline = time.monotonic() + grace_s
+        for process in self.processes.values():
+            try:
+                process.wait(max(0.0, deadline - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                process.kill()
+        for process in self.processes.values():
+            process.wait()
+        for log in self._logs.values():
+            log.close()

@@ -1,0 +1,71 @@
+"""Tensors as the parts of a link message, and back, with the memory order they had.
+
+An operator may choose another kernel for another memory order, and with it other last bits; so a transposed tensor
+arrives transposed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+import torch
+
+from potluck.errors import LinkError
+from potluck.model.interpret import torch_constant
+from potluck.wire.link import Buffer
+
+
+class _Head(msgspec.Struct, frozen=True, array_like=True):
+    dtype: str
+    shape: tuple[int, ...]  # in memory order
+    order: tuple[int, ...]  # axis of the tensor at each place of memory order
+
+
+_heads = msgspec.msgpack.Decoder(list[_Head | None])
+
+
+def pack(tensors: Sequence[torch.Tensor | None]) -> list[Buffer]:
+    """The message of some tensors; None stays None. Memory is shared with the tensors where it can be."""
+    heads: list[_Head | None] = []
+    parts: list[Buffer] = []
+    for tensor in tensors:
+        if tensor is None:
+            heads.append(None)
+            continue
+        tensor = tensor.detach()
+        strides = tensor.stride()
+        order = tuple(sorted(range(tensor.dim()), key=lambda axis: -strides[axis]))
+        laid = tensor.permute(order).contiguous()
+        if laid.device.type != "cpu":
+            laid = laid.cpu()
+        heads.append(_Head(str(laid.dtype).removeprefix("torch."), tuple(laid.shape), order))
+        parts.append(memoryview(laid.reshape(-1).view(torch.uint8).numpy()))
+    return [msgspec.msgpack.encode(heads), *parts]
+
+
+def unpack(parts: Sequence[memoryview], device: torch.device) -> list[torch.Tensor | None]:
+    """The tensors of a message, on a device."""
+    try:
+        heads = _heads.decode(parts[0])
+    except (msgspec.DecodeError, IndexError) as error:
+        raise LinkError(f"a damaged message arrived ({error}); the link is broken") from None
+    tensors: list[torch.Tensor | None] = []
+    rest = iter(parts[1:])
+    for head in heads:
+        tensors.append(None if head is None else _tensor(head, next(rest, memoryview(b"")), device))
+    return tensors
+
+
+def _tensor(head: _Head, raw: memoryview, device: torch.device) -> torch.Tensor:
+    dtype = torch_constant("dtype", head.dtype)
+    count = 1
+    for size in head.shape:
+        count *= size
+    if len(raw) != count * dtype.itemsize or sorted(head.order) != list(range(len(head.shape))):
+        raise LinkError(f"a message says {head.shape} {head.dtype} but carries {len(raw)} bytes; the link is broken")
+    flat = torch.frombuffer(raw, dtype=dtype) if count else torch.empty(0, dtype=dtype)
+    back = [0] * len(head.order)
+    for place, axis in enumerate(head.order):
+        back[axis] = place
+    return flat.view(head.shape).permute(back).to(device)

@@ -1,0 +1,106 @@
+"""Who is here: turns control-channel events into messages by device name, and any loss into one error."""
+
+from __future__ import annotations
+
+import queue
+import time
+from collections.abc import Callable, Iterable
+
+from potluck import __version__
+from potluck.errors import DeviceError, InputError
+from potluck.types import DeviceSpec
+from potluck.wire.channel import Connected, Disconnected
+from potluck.wire.control import ControlServer
+from potluck.wire.messages import PROTOCOL, Failed, FromAgent, FromCoordinator, Hello, Linked, Stop, Welcome
+
+_POLL_S = 0.2
+
+
+class Roster:
+    """The devices of a run, as the coordinator sees them."""
+
+    def __init__(self, server: ControlServer[FromAgent, FromCoordinator], welcome: Welcome) -> None:
+        self._server, self._welcome = server, welcome
+        self._numbers: dict[str, int] = {}
+        self._names: dict[int, str] = {}
+        self.specs: dict[str, DeviceSpec] = {}
+        self.links: dict[str, str] = {}
+        self.interrupted: Callable[[], bool] = lambda: False
+        self.died: Callable[[], str | None] = lambda: None
+
+    def gather(self, wanted: Iterable[str] | int, timeout_s: float, progress: Callable[[str], None]) -> None:
+        """Waits until the named devices, or so many of any name, have joined and opened their links."""
+        names = None if isinstance(wanted, int) else set(wanted)
+        count = wanted if isinstance(wanted, int) else len(names or ())
+        deadline = time.monotonic() + timeout_s
+        while len(self.links) < count or (names is not None and not names <= set(self.links)):
+            missing = f"{count - len(self.links)} more" if names is None else ", ".join(sorted(names - set(self.links)))
+            device, message = self.next(deadline, f"waiting for {missing} to join; start them, or check the network")
+            if isinstance(message, Linked):
+                self.links[device] = message.address
+                progress(device)
+
+    def send(self, device: str, message: FromCoordinator) -> None:
+        self._server.send(self._numbers[device], message)
+
+    def broadcast(self, message: FromCoordinator) -> None:
+        for device in self._numbers:
+            self.send(device, message)
+
+    def next(self, deadline: float, waiting_for: str) -> tuple[str, FromAgent]:
+        """The next message of a device; a DeviceError if one fails, vanishes, or nothing comes in time."""
+        while True:
+            if self.interrupted():
+                raise KeyboardInterrupt
+            dead = self.died()
+            if dead is not None and self._server.events.empty():
+                raise DeviceError(dead)
+            try:
+                event = self._server.events.get(timeout=_POLL_S)
+            except queue.Empty:
+                if time.monotonic() > deadline:
+                    raise DeviceError(f"time is up while {waiting_for}") from None
+                continue
+            if isinstance(event, Connected):
+                continue
+            if isinstance(event, Disconnected):
+                self._lost(event)
+                continue
+            message = event.message
+            if isinstance(message, Hello):
+                self._admit(event.peer_id, message)
+                continue
+            name = self._names.get(event.peer_id)
+            if name is None:
+                continue
+            if isinstance(message, Failed):
+                raise _failure(name, message)
+            return name, message
+
+    def _admit(self, number: int, hello: Hello) -> None:
+        name = hello.device.name
+        refusal = None
+        if hello.protocol != PROTOCOL:
+            refusal = f"it speaks protocol {hello.protocol} (potluck {hello.version}), this is {PROTOCOL} ({__version__})"
+        elif name in self._numbers:
+            refusal = f"a device named {name} is already here; join with another --name"
+        if refusal is not None:
+            self._server.send(number, Stop(reason=refusal))
+            self._server.disconnect(number, refusal)
+            return
+        self._numbers[name], self._names[number] = number, name
+        self.specs[name] = hello.device
+        self.send(name, self._welcome)
+
+    def _lost(self, event: Disconnected) -> None:
+        name = self._names.pop(event.peer_id, None)
+        if name is not None:
+            del self._numbers[name]
+            raise DeviceError(
+                f"device {name} is gone ({event.why}); the last checkpoint is intact: go on with --resume"
+            )
+
+
+def _failure(name: str, message: Failed) -> DeviceError | InputError:
+    kind = InputError if message.exit_code == InputError.exit_code else DeviceError
+    return kind(f"device {name}: {message.text}")

@@ -1,0 +1,80 @@
+"""The folder of a run: facts, records, ledger, program, checkpoints, final model."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+from safetensors.torch import save_file
+
+from potluck.control.ledger import LEDGER, Ledger, RunFacts, write_facts
+from potluck.errors import InputError, PotluckError
+from potluck.job import Job
+from potluck.metrics.records import RECORDS, RecordLog
+from potluck.recover import checkpoint
+from potluck.recover.snapshot import separate
+
+MODEL = "model.safetensors"
+PROGRAM = "program.json"
+
+
+def new_run_dir(parent: Path) -> Path:
+    """A fresh name under `parent`: by date and time, with a number where two runs start in the same second."""
+    stamp = time.strftime("%Y%m%d-%H%M%S")
+    for number in range(1, 1000):
+        path = parent / (stamp if number == 1 else f"{stamp}-{number}")
+        if not path.exists():
+            return path
+    raise InputError(f"{parent}: too many runs in one second; give --run-dir")
+
+
+class RunFolder:
+    """Files of one run, open while it trains."""
+
+    def __init__(self, path: Path, job: Job, program: bytes, *, fsync: bool) -> None:
+        self.path = path
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+            (path / PROGRAM).write_bytes(program)
+            facts = RunFacts(
+                samples=job.sample_count, batch_size=job.batch_size, epochs=job.epochs, rounds=job.rounds, seed=job.seed
+            )
+            write_facts(path, facts)
+            self.ledger = Ledger(path / LEDGER, fsync=fsync)
+            self.records = RecordLog(path / RECORDS)
+        except OSError as error:
+            raise InputError(f"{path}: cannot be written ({error.strerror}); give another --run-dir") from None
+
+    def close(self) -> None:
+        self.ledger.close()
+        self.records.close()
+
+
+def save_model(path: Path, weights: Mapping[str, torch.Tensor]) -> Path:
+    """Writes the final model, atomically, under the unsplit module's names."""
+    final, fresh = path / MODEL, path / f".new-{MODEL}"
+    try:
+        save_file(separate(weights), fresh)
+        fresh.rename(final)
+    except OSError as error:
+        raise PotluckError(f"{final}: cannot be written ({error}); free some space there") from error
+    return final
+
+
+def load_resume(path: Path, digest: str, job: Job) -> checkpoint.Checkpoint:
+    """The checkpoint to go on from; refuses one of another model or another order of samples."""
+    found = checkpoint.newest(path)
+    if found is None:
+        raise InputError(f"{path}: no checkpoint to resume from; start without --resume")
+    position = found.manifest.position
+    for name, here, there in (
+        ("seed", job.seed, position.seed),
+        ("batch_size", job.batch_size, position.batch_size),
+        ("number of samples", job.sample_count, position.sample_count),
+        ("program", digest[:12], position.program[:12]),
+    ):
+        if here != there:
+            raise InputError(f"{found.path}: made with {name} {there}, the job now has {here}; restore the job, or start anew")
+    return found

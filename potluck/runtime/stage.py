@@ -1,0 +1,217 @@
+"""One device's blocks: weights, buffers and optimizer, and the forward and backward of one micro-batch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from potluck.model.carve import Carver
+from potluck.model.interpret import Code, Context, Registers
+from potluck.model.optim import StageOptimizer
+from potluck.model.probe import constant_tensor
+from potluck.model.program import Program, ProgramPair
+from potluck.model.randomness import Draw
+from potluck.optimizers import Optimizer
+
+
+@dataclass
+class Stash:
+    """What one micro-batch leaves behind between its forward and its backward."""
+
+    received: dict[int, torch.Tensor]
+    sent: dict[int, torch.Tensor]
+    loss: torch.Tensor | None
+    scale: float
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Which rows of which micro-batch are at hand."""
+
+    round: int
+    micro_batch: int
+    start: int
+    stop: int
+
+    @property
+    def count(self) -> int:
+        return self.stop - self.start
+
+
+@dataclass
+class StageState:
+    """Tensors of a stage under the names of the unsplit model."""
+
+    parameters: dict[str, torch.Tensor]
+    buffers: dict[str, torch.Tensor]
+    optimizer: dict[str, torch.Tensor] = field(default_factory=dict)
+
+
+class StageRunner:
+    """Runs the blocks [start, stop) of both programs. Gradients add up over a round until commit or abort."""
+
+    def __init__(
+        self, programs: ProgramPair, blocks: tuple[int, int], state: StageState, optimizer: Optimizer, seed: int,
+        device: torch.device,
+    ) -> None:  # fmt: skip
+        self.device, self.seed = device, seed
+        self.train, self.eval = programs.train, programs.eval
+        self.piece = Carver(self.train).piece(*self.train.block_range(*blocks))
+        self.eval_piece = Carver(self.eval).piece(*self.eval.block_range(*blocks))
+        keep = {*self.piece.sends, *self.piece.outputs, *(u.value for u in self._updates())}
+        self._code = Code(self.train, self.piece.nodes, keep, device)
+        self._eval_code = Code(self.eval, self.eval_piece.nodes, {*self.eval_piece.sends, *self.eval_piece.outputs}, device)
+        self._constants = {p.mode: _constants(p, device) for p in (self.train, self.eval)}
+        trainable = {s.name for s in self.train.sources if s.trainable}
+        self.parameters = {
+            n: t.detach().to(device).clone().requires_grad_(n in trainable) for n, t in state.parameters.items()
+        }
+        self.buffers = {n: t.detach().to(device).clone() for n, t in state.buffers.items()}
+        self.trainable = [n for n in self.parameters if n in trainable]
+        self.optimizer = StageOptimizer(optimizer, {n: self.parameters[n] for n in self.trainable})
+        if state.optimizer:
+            self.optimizer.load({k: t.to(device) for k, t in state.optimizer.items()})
+        self._stashes: dict[int, Stash] = {}
+        self.statistics: dict[tuple[int, int], tuple[torch.Tensor, int]] = {}  # (micro-batch, update) → value, rows
+        self._round_buffers: dict[str, torch.Tensor] = {}
+
+    def _updates(self) -> list[Any]:
+        return [self.train.updates[i] for i in self.piece.updates if self.train.updates[i].value >= 0]
+
+    def _registers(self, program: Program, code: Code, given: Mapping[int, torch.Tensor]) -> Registers:
+        registers: Registers = [None] * code.size
+        for source in program.sources:
+            if source.kind == "parameter":
+                registers[source.id] = self.parameters.get(source.name)
+            elif source.name in self.buffers:
+                registers[source.id] = self._round_buffers.get(source.name, self.buffers[source.name])
+        for number, tensor in self._constants[program.mode].items():
+            registers[number] = tensor
+        for number, tensor in given.items():
+            registers[number] = tensor
+        return registers
+
+    def forward(
+        self, rows: Rows, feeds: Mapping[int, torch.Tensor], received: Mapping[int, torch.Tensor], scale: float
+    ) -> dict[int, torch.Tensor]:
+        """The values later stages need. `scale` is the rows' part of the round's loss weight."""
+        leaves = {
+            v: t.detach().requires_grad_(self.train.values[v].requires_grad and t.dtype.is_floating_point)
+            for v, t in received.items()
+        }
+        registers = self._registers(self.train, self._code, {**feeds, **leaves})
+        draw = Draw(self.seed, rows.round, rows.micro_batch, rows.start)
+        self._code.run(registers, Context(rows.count, draw, self.device))
+        sent = {v: registers[v] for v in self.piece.sends}
+        loss = registers[self.piece.outputs[0]] if self.piece.outputs else None
+        if loss is not None and scale == 0:  # no row counts (all padding): a mean over nothing is NaN
+            loss = torch.zeros_like(loss)
+        for index in self.piece.updates:
+            update = self.train.updates[index]
+            if update.kind == "value":
+                self._round_buffers[update.buffer] = registers[update.value].detach()
+            elif update.value >= 0:
+                self.statistics[rows.micro_batch, index] = (registers[update.value].detach(), rows.count)
+            else:
+                self.statistics[rows.micro_batch, index] = (torch.zeros(()), rows.count)
+        self._stashes[rows.micro_batch] = Stash(leaves, sent, loss, scale)
+        return {v: t.detach() for v, t in sent.items()}
+
+    def loss(self, micro_batch: int) -> float | None:
+        """The loss of a micro-batch not yet run backward, at the last stage."""
+        loss = self._stashes[micro_batch].loss
+        return None if loss is None else float(loss.detach())
+
+    def backward(
+        self, micro_batch: int, gradients: Mapping[int, torch.Tensor | None]
+    ) -> dict[int, torch.Tensor | None]:
+        """The gradients of what was received; the parameters' are added up."""
+        stash = self._stashes.pop(micro_batch)
+        roots: list[torch.Tensor] = []
+        seeds: list[torch.Tensor] = []
+        for value, tensor in stash.sent.items():
+            gradient = gradients.get(value)
+            if gradient is not None and tensor.requires_grad:
+                roots.append(tensor)
+                seeds.append(gradient)
+        if stash.loss is not None and stash.loss.requires_grad:
+            roots.append(stash.loss)
+            seeds.append(torch.full_like(stash.loss, stash.scale))
+        if roots:
+            torch.autograd.backward(roots, seeds)
+        return {v: t.grad for v, t in stash.received.items() if t.requires_grad}
+
+    def gradients(self) -> dict[str, torch.Tensor | None]:
+        """What this device's micro-batches have added up to."""
+        return {n: self.parameters[n].grad for n in self.trainable}
+
+    def set_gradients(self, summed: Mapping[str, torch.Tensor | None]) -> None:
+        """Replaces gradients by their sum over everybody who holds the parameter."""
+        for name, gradient in summed.items():
+            self.parameters[name].grad = gradient
+
+    def squared_norms(self, names: Iterable[str]) -> dict[str, float]:
+        """Squared norm of each gradient, in float64."""
+        norms = {}
+        for name in names:
+            gradient = self.parameters[name].grad
+            if gradient is not None:
+                norms[name] = float(torch.linalg.vector_norm(gradient, dtype=torch.float64)) ** 2
+        return norms
+
+    def commit(self, lr_scale: float, clip: float) -> None:
+        """One optimizer step, and the buffers of the round become the buffers."""
+        if clip != 1.0:
+            for name in self.trainable:
+                gradient = self.parameters[name].grad
+                if gradient is not None:
+                    self.parameters[name].grad = gradient * clip
+        self.optimizer.step(lr_scale)
+        self.buffers.update(self._round_buffers)
+        self._fold()
+        self.abort()
+
+    def abort(self) -> None:
+        """Forgets the round: gradients, stashes, statistics."""
+        for name in self.trainable:
+            self.parameters[name].grad = None
+        self._stashes.clear()
+        self.statistics.clear()
+        self._round_buffers.clear()
+
+    def _fold(self) -> None:
+        """Batch statistics into running buffers, in micro-batch order, with the rounding of torch's own kernel."""
+        for _, index in sorted(self.statistics):
+            update = self.train.updates[index]
+            statistic = self.statistics[_, index][0]
+            running, momentum = self.buffers[update.buffer], update.amount
+            if update.kind == "count":
+                self.buffers[update.buffer] = running + running.new_tensor(momentum)
+            elif update.kind == "variance" and running.dtype == torch.float32:
+                self.buffers[update.buffer] = running.mul(1 - momentum).add(statistic, alpha=momentum)
+            else:
+                self.buffers[update.buffer] = statistic * momentum + running * (1 - momentum)
+
+    def evaluate(
+        self, rows: int, feeds: Mapping[int, torch.Tensor], received: Mapping[int, torch.Tensor]
+    ) -> dict[int, torch.Tensor]:
+        """The evaluation program's values for later stages and, at the last stage, its outputs."""
+        with torch.no_grad():
+            registers = self._registers(self.eval, self._eval_code, {**feeds, **received})
+            self._eval_code.run(registers, Context(rows, Draw(self.seed, 0, 0, 0), self.device))
+        return {v: registers[v] for v in (*self.eval_piece.sends, *self.eval_piece.outputs)}
+
+    def state(self) -> StageState:
+        """The tensors of the stage as they are now."""
+        return StageState(
+            {n: t.detach() for n, t in self.parameters.items()}, dict(self.buffers), self.optimizer.state()
+        )
+
+
+def _constants(program: Program, device: torch.device) -> dict[int, torch.Tensor]:
+    return {s.id: constant_tensor(program, s.id, s.data).to(device) for s in program.sources if s.data is not None}
+
+

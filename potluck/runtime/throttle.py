@@ -1,0 +1,22 @@
+"""Emulates a slower device: sleeps in proportion to the CPU time each piece of work used."""
+
+from __future__ import annotations
+
+import time
+
+
+class Throttle:
+    """A context around compute. Counts busy seconds, and at speed 0.5 makes work take twice its CPU time."""
+
+    def __init__(self, speed: float = 1.0) -> None:
+        self._stretch = 1.0 / speed - 1.0
+        self.busy_s = 0.0
+
+    def __enter__(self) -> None:
+        self._started = time.monotonic()
+        self._cpu = time.thread_time()
+
+    def __exit__(self, *_: object) -> None:
+        if self._stretch > 0:
+            time.sleep((time.thread_time() - self._cpu) * self._stretch)
+        self.busy_s += time.monotonic() - self._started

@@ -1,0 +1,135 @@
+"""Everything coordinator and agents say to each other on the control channel: two closed unions."""
+
+from __future__ import annotations
+
+import msgspec
+
+from potluck.optimizers import Optimizer
+from potluck.types import DeviceSpec, Plan
+
+PROTOCOL = 1
+
+
+class Message(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Base of every message."""
+
+
+# --- from an agent ---
+
+
+class Hello(Message, frozen=True, kw_only=True, tag="hello"):
+    """First words: who I am."""
+
+    protocol: int
+    version: str
+    torch_version: str
+    device: DeviceSpec
+
+
+class Linked(Message, frozen=True, kw_only=True, tag="linked"):
+    """Where peers reach me with tensors."""
+
+    address: str
+
+
+class Prepared(Message, frozen=True, kw_only=True, tag="prepared"):
+    """I hold my stage's state and can start."""
+
+    term: int
+
+
+class LossPart(msgspec.Struct, frozen=True, array_like=True):
+    """The loss of some rows of a micro-batch; their weight is their part of the round's loss weight."""
+
+    micro_batch: int
+    row: int
+    loss: float
+    weight: float
+
+
+class Ready(Message, frozen=True, kw_only=True, tag="ready"):
+    """My gradients of this round are complete, and kept until I hear the verdict."""
+
+    round: int
+    losses: tuple[LossPart, ...] = ()
+    squared_norms: dict[str, float] = {}  # of parameters I answer for, after the group sum
+    finite: bool = True
+    trouble: str = ""  # where non-finite values were first seen here, when looking was asked for
+    busy_s: float = 0.0
+    round_s: float = 0.0
+
+
+class Committed(Message, frozen=True, kw_only=True, tag="committed"):
+    """I committed this round myself (a plan of one device)."""
+
+    ready: Ready
+    loss: float
+    gradient_norm: float
+
+
+class Failed(Message, frozen=True, kw_only=True, tag="failed"):
+    """I cannot go on."""
+
+    text: str
+    exit_code: int = 3
+
+
+# --- from the coordinator ---
+
+
+class Welcome(Message, frozen=True, kw_only=True, tag="welcome"):
+    """You are in; open your link."""
+
+    carrier: str
+    bandwidth_bytes_s: float | None = None
+    timeout_s: float = 120.0
+
+
+class Prepare(Message, frozen=True, kw_only=True, tag="prepare"):
+    """Get ready for a plan: fetch the program, adopt the term, take your state from the link."""
+
+    term: int
+    plan: Plan
+    program: str  # digest
+    peers: dict[str, str]
+    optimizer: Optimizer
+    seed: int
+    clip_norm: float | None
+    own_commit: bool  # a one-device plan commits by itself
+    state_parcels: int
+
+
+class Begin(Message, frozen=True, kw_only=True, tag="begin"):
+    """Run a round: its feeds are on their way."""
+
+    round: int
+    sizes: tuple[int, ...]  # rows of each micro-batch
+    total_weight: float
+    lr_scale: float
+    snapshot: bool = False  # after commit, send me your state
+
+
+class Verdict(Message, frozen=True, kw_only=True, tag="verdict"):
+    """What becomes of a round everybody is ready for."""
+
+    round: int
+    kind: str  # "commit", "retry" or "stop"
+    lr_scale: float = 1.0
+    clip: float = 1.0  # factor on every gradient
+
+
+class Evaluate(Message, frozen=True, kw_only=True, tag="evaluate"):
+    """Run micro-batches forward with the evaluation program; outputs go to me."""
+
+    number: int
+    sizes: tuple[int, ...]
+
+
+class Stop(Message, frozen=True, kw_only=True, tag="stop"):
+    """It is over."""
+
+    reason: str
+
+
+FromAgent = Hello | Linked | Prepared | Ready | Committed | Failed
+FromCoordinator = Welcome | Prepare | Begin | Verdict | Evaluate | Stop
