@@ -7,11 +7,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-import torch
-
 from potluck.control.commit import Judgement, judge
 from potluck.control.ledger import entry, loss_digest
-from potluck.errors import DeviceError, PotluckError
+from potluck.errors import PotluckError
 from potluck.job import Job
 from potluck.metrics.records import EvaluationRecord, IncidentRecord, PlanAdopted, Record, RunEnded, RunStarted
 from potluck.optimizers import Optimizer
@@ -29,7 +27,6 @@ from potluck.types import COORDINATOR, Plan, RoundRecord
 from potluck.wire.link import Link
 from potluck.wire.messages import Begin, Committed, Prepare, Prepared, Ready, Verdict
 
-_TERM = 1
 _AHEAD = 2  # rounds fed beyond the one that trains
 _AHEAD_ALONE = 4  # a lone device commits by itself and never waits for us
 
@@ -58,6 +55,7 @@ class Session:
     link: Link
     folder: RunFolder
     first_round: int
+    term: int
     timeout_s: float
     watchers: list[Watcher] = field(default_factory=list)
     should_stop: Callable[[], bool] = lambda: False
@@ -82,14 +80,14 @@ class Coordinator:
         """Gives every device its stage and waits until all hold it."""
         s = self.s
         peers = {d: s.roster.links[d] for d in s.plan.devices}
-        s.link.adopt(_TERM, peers)
+        s.link.adopt(s.term, peers)
         for device in s.plan.devices:
             others = {d: a for d, a in peers.items() if d != device} | {COORDINATOR: s.link.address}
             s.roster.send(
                 device,
                 Prepare(
-                    term=_TERM, plan=s.plan, program=s.digest, peers=others, optimizer=s.optimizer, seed=s.job.seed,
-                    clip_norm=s.job.clip_norm, own_commit=self.alone, state_parcels=0,
+                    term=s.term, plan=s.plan, program=s.digest, peers=others, optimizer=s.optimizer, seed=s.job.seed,
+                    clip_norm=s.job.clip_norm, own_commit=self.alone,
                 ),
             )  # fmt: skip
         for stage, spec in enumerate(s.plan.stages):
@@ -199,7 +197,7 @@ class Coordinator:
         losses = sorted((p for r in ready.values() for p in r.losses), key=lambda p: (p.micro_batch, p.row))
         self.s.folder.ledger.append(
             entry(
-                round=begin.round, epoch=fed.epoch, term=_TERM, ids=fed.ids, loss=judgement.loss,
+                round=begin.round, epoch=fed.epoch, term=self.s.term, ids=fed.ids, loss=judgement.loss,
                 digest=loss_digest(p.loss for p in losses),
             )
         )  # fmt: skip
@@ -209,7 +207,7 @@ class Coordinator:
         self.committed = begin.round + 1
         self._say(
             RoundRecord(
-                round=begin.round, epoch=fed.epoch, term=_TERM, samples=len(fed.ids), loss=judgement.loss,
+                round=begin.round, epoch=fed.epoch, term=self.s.term, samples=len(fed.ids), loss=judgement.loss,
                 learning_rate=self.s.optimizer.lr * begin.lr_scale, seconds=seconds,
                 gradient_norm=judgement.gradient_norm,
             )
@@ -244,7 +242,7 @@ class Coordinator:
                 program=s.digest, devices=s.plan.devices,
             )
         )  # fmt: skip
-        self._say(PlanAdopted(term=_TERM, round=s.first_round, plan=s.plan, reason="start of the run", at_s=0.0))
+        self._say(PlanAdopted(term=s.term, round=s.first_round, plan=s.plan, reason="start of the run", at_s=0.0))
 
     def _incident(self, kind: Any, round: int, judgement: Judgement) -> None:
         action = "run once more" if judgement.kind == "retry" else "stopped"
@@ -266,5 +264,3 @@ class Coordinator:
         elapsed = time.monotonic() - self.started_s
         self._say(RunEnded(round=self.committed, reason=reason, message=message, seconds=elapsed, at_s=elapsed))
 
-
-__all__ = ["Coordinator", "DeviceError", "Session", "Watcher", "torch"]

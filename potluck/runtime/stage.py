@@ -190,10 +190,12 @@ class StageRunner:
             running, momentum = self.buffers[update.buffer], update.amount
             if update.kind == "count":
                 self.buffers[update.buffer] = running + running.new_tensor(momentum)
-            elif update.kind == "variance" and running.dtype == torch.float32:
-                self.buffers[update.buffer] = running.mul(1 - momentum).add(statistic, alpha=momentum)
+                continue
+            rest = float(running.new_ones(()) - running.new_tensor(momentum))
+            if update.kind == "variance" and running.dtype == torch.float32:
+                self.buffers[update.buffer] = running.mul(rest).add(statistic, alpha=momentum)
             else:
-                self.buffers[update.buffer] = statistic * momentum + running * (1 - momentum)
+                self.buffers[update.buffer] = statistic * momentum + running * rest
 
     def evaluate(
         self, rows: int, feeds: Mapping[int, torch.Tensor], received: Mapping[int, torch.Tensor]

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -22,17 +21,14 @@ from potluck.plan.baselines import even_plan
 from potluck.plan.validate import read_plan, validate
 from potluck.recover.checkpoint import load
 from potluck.recover.snapshot import read_weights
-from potluck.runtime.carriers import open_link
-from potluck.runtime.coordinator import Coordinator, Session, Watcher
+from potluck.runtime.coordinator import Coordinator, Session
 from potluck.runtime.layout import PlanLayout
 from potluck.runtime.loading import training_loader
-from potluck.runtime.local import LocalAgents
+from potluck.runtime.live_fleet import LiveFleet
 from potluck.runtime.model_state import ModelState
-from potluck.runtime.roster import Roster
+from potluck.runtime.options import Options
 from potluck.runtime.run_folder import RunFolder, load_resume, new_run_dir
-from potluck.types import COORDINATOR, DeviceSpec, Fleet, ModelFacts, Plan
-from potluck.wire.control import ControlServer
-from potluck.wire.messages import FromAgent, FromCoordinator, Stop, Welcome
+from potluck.types import DeviceSpec, Fleet, ModelFacts, Plan
 
 
 @dataclass(frozen=True)
@@ -48,23 +44,6 @@ class TrainResult:
     samples_per_s: float
     samples_lost: int
     samples_doubled: int
-
-
-@dataclass(frozen=True)
-class Options:
-    """How to run, beside what to train and on what."""
-
-    plan: Plan | Path | None = None
-    run_dir: Path | None = None
-    resume: bool = False
-    carrier: str = "zmq"
-    listen: str = "127.0.0.1:0"
-    joined: int = 0  # devices expected to join from elsewhere; 0: only the local ones
-    join_timeout_s: float = 300.0
-    timeout_s: float = 300.0
-    watchers: Sequence[Watcher] = ()
-    progress: Callable[[str], None] = field(default=lambda text: None)
-    should_stop: Callable[[], bool] = field(default=lambda: False)
 
 
 @dataclass(frozen=True)
@@ -114,50 +93,31 @@ def train(job: Job, fleet: Fleet | None = None, options: Options | None = None) 
     fleet = fleet or Fleet(devices=(DeviceSpec(name="local"),))
     options.progress("tracing the model")
     prepared = prepare_job(job)
-    local = fleet.devices
     plan = choose_plan(prepared, options.plan, fleet) if not options.joined else None
-    host, _, port = options.listen.rpartition(":")
-    with contextlib.ExitStack() as stack:
-        server: ControlServer[FromAgent, FromCoordinator] = ControlServer(host, int(port), FromAgent)
-        stack.callback(server.close)
-        welcome = Welcome(
-            carrier=options.carrier, bandwidth_bytes_s=fleet.bandwidth_bytes_s, timeout_s=options.timeout_s
-        )
-        roster = Roster(server, welcome)
-        roster.interrupted = options.should_stop
-        link = open_link(options.carrier, COORDINATOR, host)
-        stack.callback(link.close)
-        agents = stack.enter_context(LocalAgents(local, server.address))
-        roster.died = agents.died
-        options.progress(f"waiting for {len(local) + options.joined} devices at {server.address}")
-        names = [d.name for d in local]
-        roster.gather(
-            len(local) + options.joined if options.joined else names,
-            options.join_timeout_s if options.joined else 120.0,
-            lambda name: options.progress(f"{name} joined"),
-        )
+    with LiveFleet(fleet, options) as live:
         if plan is None:
-            fleet = Fleet(devices=tuple(roster.specs.values()), bandwidth_bytes_s=fleet.bandwidth_bytes_s)
-            plan = choose_plan(prepared, options.plan, fleet)
-        roster.interrupted = lambda: False  # from here on an interrupt drains: rounds look at should_stop
-        session = _session(prepared, plan, roster, link, options)
-        stack.callback(session.folder.close)
-        program = encode(prepared.built.programs)
-        server.offer(session.digest, program)
-        try:
-            coordinator = Coordinator(session)
-            coordinator.prepare()
-            reason = coordinator.train()
-        except BaseException as error:
-            roster.broadcast(Stop(reason=f"the run failed: {error}" or "failed"))
-            link.cancel("the run failed")
-            raise
+            plan = choose_plan(prepared, options.plan, live.fleet)
+        return run_on(live, prepared, plan, options)
+
+
+def run_on(live: LiveFleet, prepared: PreparedJob, plan: Plan, options: Options) -> TrainResult:
+    """Trains a prepared job by a plan on devices that are already here; they stay for the next one."""
+    session = _session(live, prepared, plan, options)
+    try:
+        live.server.offer(session.digest, encode(prepared.built.programs))
+        coordinator = Coordinator(session)
+        coordinator.prepare()
+        reason = coordinator.train()
         model_path = coordinator.saver.write_final()
-        roster.broadcast(Stop(reason="finished"))
+    except BaseException as error:
+        live.fail(error)
+        raise
+    finally:
+        session.folder.close()
     return _result(session, coordinator, reason, model_path)
 
 
-def _session(prepared: PreparedJob, plan: Plan, roster: Roster, link: object, options: Options) -> Session:
+def _session(live: LiveFleet, prepared: PreparedJob, plan: Plan, options: Options) -> Session:
     job, programs = prepared.job, prepared.built.programs
     digest = prepared.facts.digest
     model = ModelState(dict(prepared.built.state), {}, programs.aliases)
@@ -185,10 +145,11 @@ def _session(prepared: PreparedJob, plan: Plan, roster: Roster, link: object, op
         layout=PlanLayout(programs, plan),
         digest=digest,
         model=model,
-        roster=roster,
-        link=link,  # type: ignore[arg-type]
+        roster=live.roster,
+        link=live.link,
         folder=folder,
         first_round=first,
+        term=live.next_term(),
         timeout_s=options.timeout_s,
         watchers=list(options.watchers),
         should_stop=options.should_stop,

@@ -96,7 +96,6 @@ class Prepare(Message, frozen=True, kw_only=True, tag="prepare"):
     seed: int
     clip_norm: float | None
     own_commit: bool  # a one-device plan commits by itself
-    state_parcels: int
 
 
 class Begin(Message, frozen=True, kw_only=True, tag="begin"):

@@ -1,0 +1,75 @@
+"""Devices that are here and wait for work: local agents and joined ones, their control channel and link."""
+
+from __future__ import annotations
+
+import contextlib
+
+from potluck.runtime.carriers import open_link
+from potluck.runtime.local import LocalAgents
+from potluck.runtime.options import Options
+from potluck.runtime.roster import Roster
+from potluck.types import COORDINATOR, Fleet
+from potluck.wire.control import ControlServer
+from potluck.wire.messages import FromAgent, FromCoordinator, Stop, Welcome
+
+_LOCAL_START_S = 120.0
+
+
+class LiveFleet:
+    """A context: on entering, every device has joined; on leaving, every local process has ended."""
+
+    def __init__(self, fleet: Fleet, options: Options) -> None:
+        self.fleet = fleet
+        self._options = options
+        self._term = 0
+        self._stack = contextlib.ExitStack()
+
+    def __enter__(self) -> LiveFleet:
+        try:
+            self._open()
+        except BaseException:
+            self._stack.close()
+            raise
+        return self
+
+    def _open(self) -> None:
+        options, local = self._options, self.fleet.devices
+        host, _, port = options.listen.rpartition(":")
+        self.server: ControlServer[FromAgent, FromCoordinator] = ControlServer(host, int(port), FromAgent)
+        self._stack.callback(self.server.close)
+        self.link = open_link(options.carrier, COORDINATOR, host)
+        self._stack.callback(self.link.close)
+        welcome = Welcome(
+            carrier=options.carrier, bandwidth_bytes_s=self.fleet.bandwidth_bytes_s, timeout_s=options.timeout_s
+        )
+        self.roster = Roster(self.server, welcome)
+        self.agents = self._stack.enter_context(LocalAgents(local, self.server.address))
+        self._stack.callback(lambda: self.roster.broadcast(Stop(reason="finished")))
+        self.roster.died = self.agents.died
+        self.roster.interrupted = options.should_stop
+        options.progress(f"waiting for {len(local) + options.joined} devices at {self.server.address}")
+        self.roster.gather(
+            len(local) + options.joined if options.joined else [d.name for d in local],
+            options.join_timeout_s if options.joined else _LOCAL_START_S,
+            lambda name: options.progress(f"{name} joined"),
+        )
+        self.roster.interrupted = lambda: False  # from here on an interrupt drains: rounds look at should_stop
+        if options.joined:
+            self.fleet = Fleet(
+                devices=tuple(self.roster.specs.values()), bandwidth_bytes_s=self.fleet.bandwidth_bytes_s
+            )
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        if error is not None:
+            self.fail(error)
+        self._stack.close()
+
+    def next_term(self) -> int:
+        """A number for the next plan to come into force."""
+        self._term += 1
+        return self._term
+
+    def fail(self, error: BaseException) -> None:
+        """Tells every device that it is over."""
+        self.roster.broadcast(Stop(reason=f"the run failed: {error}"))
+        self.link.cancel("the run failed")

@@ -1,0 +1,27 @@
+"""How to run, beside what to train and on what."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from potluck.runtime.coordinator import Watcher
+from potluck.types import Plan
+
+
+@dataclass(frozen=True)
+class Options:
+    """Choices of one run; every one has a default."""
+
+    plan: Plan | Path | None = None
+    run_dir: Path | None = None
+    resume: bool = False
+    carrier: str = "zmq"
+    listen: str = "127.0.0.1:0"
+    joined: int = 0  # devices expected to join from elsewhere; 0: only the local ones
+    join_timeout_s: float = 300.0
+    timeout_s: float = 300.0
+    watchers: Sequence[Watcher] = ()
+    progress: Callable[[str], None] = field(default=lambda text: None)
+    should_stop: Callable[[], bool] = field(default=lambda: False)

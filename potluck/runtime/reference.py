@@ -1,0 +1,96 @@
+"""The oracle: the same program, uncut, in one process. What a cut run must reproduce."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from potluck.control.commit import Judgement, judge
+from potluck.model.program import ProgramPair
+from potluck.optimizers import Optimizer
+from potluck.plan.schedule import turns
+from potluck.runtime.layout import PlanLayout
+from potluck.runtime.model_state import trainable_names
+from potluck.runtime.stage import Rows, StageRunner, StageState
+from potluck.types import Plan
+from potluck.wire.messages import LossPart, Ready
+
+_CPU = torch.device("cpu")
+
+
+class UncutRun:
+    """Trains the whole program on one device, micro-batch by micro-batch.
+
+    Floating-point addition depends on its order. Where a plan gives a stage's micro-batches to several devices by
+    turns, each adds up its own before they are added together; with `lanes`, the reference adds in that order too.
+    """
+
+    def __init__(
+        self, programs: ProgramPair, state: dict[str, torch.Tensor], optimizer: Optimizer, *, seed: int,
+        clip_norm: float | None, lanes: Plan | None = None,
+    ) -> None:  # fmt: skip
+        self.programs, self.clip_norm = programs, clip_norm
+        names = {s.kind: [x.name for x in programs.train.sources if x.kind == s.kind] for s in programs.train.sources}
+        more = [x.name for x in programs.eval.sources if x.kind in ("parameter", "buffer")]
+        parameters = {n: state[n] for n in dict.fromkeys([*names.get("parameter", []), *more]) if n in state}
+        buffers = {s.name for p in (programs.train, programs.eval) for s in p.sources if s.kind == "buffer"}
+        held = StageState(
+            {n: t for n, t in parameters.items() if n not in buffers}, {n: state[n] for n in state if n in buffers}
+        )
+        self.stage = StageRunner(programs, (0, programs.train.block_count), held, optimizer, seed, _CPU)
+        self.order = trainable_names(programs)
+        self._inputs = {s.name: s.id for s in programs.train.sources if s.kind == "input"}
+        self._layout = PlanLayout(programs, lanes) if lanes is not None else None
+
+    def round(
+        self, number: int, micro_batches: Sequence[tuple[dict[str, torch.Tensor], torch.Tensor]], lr_scale: float = 1.0
+    ) -> Judgement:
+        """Trains one round of (feeds, loss weights) and commits it if its numbers are finite."""
+        total = float(sum(w.double().sum() for _, w in micro_batches))
+        sums: dict[tuple[str, str], torch.Tensor] = {}
+        losses = []
+        for j, (feeds, weights) in enumerate(micro_batches):
+            rows = Rows(number, j, 0, len(weights))
+            scale = float(weights.double().sum()) / total
+            self.stage.forward(rows, {i: feeds[n] for n, i in self._inputs.items()}, {}, scale)
+            loss = self.stage.loss(j)
+            losses.append(LossPart(j, 0, loss if loss is not None else 0.0, scale))
+            self.stage.backward(j, {})
+            if self._layout is not None:
+                self._to_lanes(sums, j, len(micro_batches))
+        if self._layout is not None:
+            self._add_lanes(sums)
+        norms = self.stage.squared_norms(self.order)
+        judgement = judge(
+            {"one": Ready(round=number, losses=tuple(losses), squared_norms=norms)}, self.order, self.clip_norm, 1
+        )
+        if judgement.kind == "commit":
+            self.stage.commit(lr_scale, judgement.clip)
+        else:
+            self.stage.abort()
+        return judgement
+
+    def _lane(self, name: str, j: int, count: int) -> str:
+        assert self._layout is not None
+        stage = self._layout.plan.stages[self._layout.owner[name]]
+        return turns(stage, count)[j] if stage.sharing == "turns" or len(stage.group) == 1 else stage.group[0].device
+
+    def _to_lanes(self, sums: dict[tuple[str, str], torch.Tensor], j: int, count: int) -> None:
+        for name, gradient in self.stage.gradients().items():
+            if gradient is None:
+                continue
+            key = (name, self._lane(name, j, count))
+            sums[key] = gradient if key not in sums else sums[key] + gradient
+        self.stage.set_gradients(dict.fromkeys(self.stage.trainable))
+
+    def _add_lanes(self, sums: dict[tuple[str, str], torch.Tensor]) -> None:
+        assert self._layout is not None
+        for name in self.stage.trainable:
+            group = self._layout.plan.stages[self._layout.owner[name]].group
+            parts = [sums[name, m.device] for m in group if (name, m.device) in sums]
+            if parts:
+                total = parts[0]
+                for part in parts[1:]:
+                    total = total + part
+                self.stage.set_gradients({name: total})

@@ -1,0 +1,179 @@
+"""One WebSocket of the control channel, from either side: JSON messages, and a watch on whether the other is there."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+import msgspec
+from aiohttp import ClientWebSocketResponse, WSMsgType, web
+
+In = TypeVar("In")
+R = TypeVar("R")
+
+SILENCE_S = 3.0  # above the 2 s that a device may hold the interpreter lock
+PINGS_PER_SILENCE = 6
+MAX_MESSAGE_BYTES = 16 * 2**20
+MAX_PENDING_BYTES = 64 * 2**20  # queued for a side that reads too slowly
+CLOSE_S = 1.0
+
+
+@dataclass(frozen=True)
+class Connected:
+    """Somebody connected; its number is never used again."""
+
+    peer_id: int
+
+
+@dataclass(frozen=True)
+class Received(Generic[In]):
+    """A message came."""
+
+    peer_id: int
+    message: In
+
+
+@dataclass(frozen=True)
+class Disconnected:
+    """The connection is over: nothing more comes from it, and what is sent to it goes nowhere."""
+
+    peer_id: int
+    why: str
+
+
+class LoopThread:
+    """An asyncio loop in a daemon thread of its own, so that it goes on while other threads compute."""
+
+    def __init__(self, name: str) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name=name, daemon=True)
+        self._thread.start()
+
+    def run(self, work: Coroutine[Any, Any, R], timeout_s: float) -> R:
+        """Run a coroutine there and return its result; TimeoutError after a deadline."""
+        return asyncio.run_coroutine_threadsafe(asyncio.wait_for(work, timeout_s), self._loop).result(timeout_s + 5.0)
+
+    def post(self, callback: Callable[..., object], *args: object) -> None:
+        """Have a function called there, soon; nothing happens once the loop is stopped."""
+        with contextlib.suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(callback, *args)
+
+    @property
+    def alive(self) -> bool:
+        """Whether it was not stopped yet."""
+        return not self._loop.is_closed()
+
+    def stop(self) -> None:
+        """End the loop and its thread."""
+        self.post(self._loop.stop)
+        self._thread.join(timeout=5.0)
+        if not self._thread.is_alive():
+            self._loop.close()
+
+
+class Conversation(Generic[In]):
+    """A connected WebSocket; every method belongs to the loop's thread."""
+
+    def __init__(
+        self,
+        socket: web.WebSocketResponse | ClientWebSocketResponse,
+        decoder: msgspec.json.Decoder[In],
+        deliver: Callable[[In], None],
+        silence_s: float,
+    ) -> None:
+        self._socket = socket
+        self._decoder = decoder
+        self._deliver = deliver
+        self._silence_s = silence_s
+        self._loop = asyncio.get_running_loop()
+        self._ended: asyncio.Future[str] = self._loop.create_future()
+        self._outbox: asyncio.Queue[bytes] = asyncio.Queue()
+        self._pending_bytes = 0
+        self._heard = self._loop.time()
+
+    def post(self, data: bytes) -> None:
+        """Queue a message; a side that lets too much pile up is cut off."""
+        self._pending_bytes += len(data)
+        if self._pending_bytes > MAX_PENDING_BYTES:
+            self.end(f"it reads too slowly: {self._pending_bytes} bytes wait for it")
+        else:
+            self._outbox.put_nowait(data)
+
+    def end(self, why: str) -> None:
+        """Make `run` return this reason, unless it already has one."""
+        if not self._ended.done():
+            self._ended.set_result(why)
+
+    async def run(self) -> str:
+        """Talk until either side ends it or falls silent; returns why."""
+        tasks = [self._loop.create_task(self._guard(part())) for part in (self._read, self._write, self._watch)]
+        try:
+            return await self._ended
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def close(self, why: str) -> None:
+        """Tell the other side why, if it still listens, and close."""
+        reason = why.encode()[:120].decode(errors="ignore").encode()  # a close frame holds 123 bytes
+        with contextlib.suppress(TimeoutError, ConnectionError):
+            await asyncio.wait_for(self._socket.close(message=reason), CLOSE_S)
+
+    async def _guard(self, part: Coroutine[Any, Any, str | None]) -> None:
+        try:
+            why = await part
+        except Exception as error:  # whatever it is, the conversation must not hang half alive
+            why = f"{type(error).__name__}: {error}"
+        if why is not None:
+            self.end(why)
+
+    async def _read(self) -> str:
+        while True:
+            message = await self._socket.receive()
+            self._heard = self._loop.time()
+            match message.type:
+                case WSMsgType.TEXT:
+                    try:
+                        self._deliver(self._decoder.decode(message.data))
+                    except msgspec.MsgspecError as error:
+                        return f"it sent a malformed message: {error}"
+                case WSMsgType.PING:
+                    await self._socket.pong(message.data)
+                case WSMsgType.PONG:
+                    pass
+                case WSMsgType.CLOSE:
+                    return f"the other side closed: {message.extra or 'no reason given'}"
+                case WSMsgType.BINARY:
+                    return "it sent a malformed message: binary where JSON text is expected"
+                case WSMsgType.ERROR:
+                    return f"the connection broke: {message.data}"
+                case _:
+                    return "the connection closed"
+
+    async def _write(self) -> None:
+        while True:
+            data = await self._outbox.get()
+            try:
+                await self._socket.send_str(data.decode())
+            except ConnectionError:
+                return  # the reader will say why
+            self._pending_bytes -= len(data)
+
+    async def _watch(self) -> str:
+        tick_s = self._silence_s / PINGS_PER_SILENCE
+        before = self._loop.time()
+        while True:
+            await asyncio.sleep(tick_s)
+            now = self._loop.time()
+            if now - before > 2 * tick_s:
+                self._heard = now  # this side was held up itself: what came meanwhile is still to be read
+            before = now
+            if now - self._heard > self._silence_s:
+                return f"nothing was heard from it for {now - self._heard:.1f} s"
+            with contextlib.suppress(TimeoutError, ConnectionError):
+                await asyncio.wait_for(self._socket.ping(), tick_s)

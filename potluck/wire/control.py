@@ -1,0 +1,266 @@
+"""The control channel: typed JSON messages over WebSocket, and blobs by digest, on one port. Not encrypted yet."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import hashlib
+import itertools
+import queue
+import time
+from typing import Any, Generic, TypeVar
+
+import aiohttp
+import msgspec
+from aiohttp import web
+
+from potluck.errors import DeviceError, InputError
+from potluck.wire.channel import (
+    CLOSE_S,
+    MAX_MESSAGE_BYTES,
+    SILENCE_S,
+    Connected,
+    Conversation,
+    Disconnected,
+    LoopThread,
+    Received,
+)
+
+In = TypeVar("In")
+Out = TypeVar("Out")
+
+CONTROL_PATH = "/control"
+RETRY_S = 0.1
+SERVER_PEER_ID = 0  # of the only peer that a client has
+
+
+class ControlServer(Generic[In, Out]):
+    """The coordinator's side. What happens arrives in `events`: a peer killed, at once; one gone silent, after 3 s."""
+
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        decode_type: Any,
+        *,
+        silence_s: float = SILENCE_S,
+        max_message_bytes: int = MAX_MESSAGE_BYTES,
+    ) -> None:
+        self.events: queue.Queue[Connected | Received[In] | Disconnected] = queue.Queue()
+        self._decoder: msgspec.json.Decoder[In] = msgspec.json.Decoder(decode_type)
+        self._silence_s = silence_s
+        self._max_message_bytes = max_message_bytes
+        self._blobs: dict[str, bytes] = {}
+        self._conversations: dict[int, Conversation[In]] = {}
+        self._numbers = itertools.count(1)
+        self._thread = LoopThread("control server")
+        try:
+            self._runner, self.address = self._thread.run(self._start(host, port), 10.0)
+        except OSError as error:
+            self._thread.stop()
+            raise _cannot_listen(host, port, error) from error
+
+    def send(self, peer_id: int, message: Out) -> None:
+        """Queue a message, from any thread. To a peer that is gone it goes nowhere: `Disconnected` says so."""
+        self._thread.post(self._post, peer_id, msgspec.json.encode(message))
+
+    def offer(self, digest: str, data: bytes) -> None:
+        """Let clients fetch these bytes by their SHA-256, from now on."""
+        if hashlib.sha256(data).hexdigest() != digest:
+            raise ValueError(f"blob {digest}: the bytes have another SHA-256")
+        self._blobs[digest] = data
+
+    def disconnect(self, peer_id: int, why: str) -> None:
+        """End one connection and tell the peer why, from any thread; `Disconnected` follows."""
+        self._thread.post(self._end, peer_id, why)
+
+    def close(self) -> None:
+        """End every connection and free the port; more than once does no harm."""
+        if self._thread.alive:
+            self._thread.run(self._stop(), 10.0)
+            self._thread.stop()
+
+    # --- in the loop's thread
+
+    async def _start(self, host: str, port: int) -> tuple[web.AppRunner, str]:
+        app = web.Application()
+        app.router.add_get(CONTROL_PATH, self._converse)
+        app.router.add_get("/blob/{digest}", self._blob)
+        runner = web.AppRunner(app, access_log=None, shutdown_timeout=CLOSE_S)
+        await runner.setup()
+        try:
+            await web.TCPSite(runner, host, port).start()
+        except OSError:
+            await runner.cleanup()
+            raise
+        return runner, f"{host}:{runner.addresses[0][1]}"
+
+    async def _stop(self) -> None:
+        for conversation in self._conversations.values():
+            conversation.end("this side is closing")
+        await self._runner.cleanup()
+
+    async def _converse(self, request: web.Request) -> web.WebSocketResponse:
+        if "Origin" in request.headers:
+            # Browsers always send it: no web page that the user happens to visit may join the fleet.
+            raise web.HTTPForbidden(text="the control channel is not for browsers")
+        socket = web.WebSocketResponse(
+            autoping=False, timeout=CLOSE_S, max_msg_size=self._max_message_bytes, compress=False
+        )
+        await socket.prepare(request)
+        peer_id = next(self._numbers)
+        conversation = Conversation(
+            socket, self._decoder, lambda message: self.events.put(Received(peer_id, message)), self._silence_s
+        )
+        self._conversations[peer_id] = conversation
+        self.events.put(Connected(peer_id))
+        why = "this side is closing"
+        try:
+            why = await conversation.run()
+        finally:
+            del self._conversations[peer_id]
+            self.events.put(Disconnected(peer_id, why))
+        await conversation.close(why)
+        return socket
+
+    async def _blob(self, request: web.Request) -> web.Response:
+        data = self._blobs.get(request.match_info["digest"])
+        if data is None:
+            raise web.HTTPNotFound(text="no such blob")
+        return web.Response(body=data)
+
+    def _post(self, peer_id: int, data: bytes) -> None:
+        conversation = self._conversations.get(peer_id)
+        if conversation is not None:
+            conversation.post(data)
+
+    def _end(self, peer_id: int, why: str) -> None:
+        conversation = self._conversations.get(peer_id)
+        if conversation is not None:
+            conversation.end(why)
+
+
+class ControlClient(Generic[In, Out]):
+    """A device's side. Messages, and at last one `Disconnected`, arrive in `inbox`."""
+
+    def __init__(
+        self,
+        address: str,
+        decode_type: Any,
+        *,
+        timeout_s: float = 5.0,
+        silence_s: float = SILENCE_S,
+        max_message_bytes: int = MAX_MESSAGE_BYTES,
+    ) -> None:
+        host, _, port = address.rpartition(":")
+        if not host or not port.isdecimal():
+            raise InputError(f"coordinator address {address!r}: give HOST:PORT")
+        self.inbox: queue.Queue[Received[In] | Disconnected] = queue.Queue()
+        self.address = address
+        self._decoder: msgspec.json.Decoder[In] = msgspec.json.Decoder(decode_type)
+        self._silence_s = silence_s
+        self._max_message_bytes = max_message_bytes
+        self._conversation: Conversation[In] | None = None
+        self._thread = LoopThread("control client")
+        try:
+            self._session, self._talk = self._thread.run(self._connect(timeout_s), timeout_s + 5.0)
+        except BaseException:
+            self._thread.stop()
+            raise
+
+    def send(self, message: Out) -> None:
+        """Queue a message, from any thread. Once the connection is over it goes nowhere: `Disconnected` says so."""
+        self._thread.post(self._post, msgspec.json.encode(message))
+
+    def fetch(self, digest: str, timeout_s: float) -> bytes:
+        """The bytes with this SHA-256, from the coordinator. DeviceError when they do not come or are not those."""
+        try:
+            data = self._thread.run(self._get(digest, timeout_s), timeout_s + 1.0)
+        except (TimeoutError, aiohttp.ClientError) as error:
+            why = str(error) or f"nothing came in {timeout_s:.1f} s"
+            raise DeviceError(f"cannot fetch {digest[:12]} from {self.address}: {why}; try again") from error
+        if data is None:
+            raise DeviceError(f"{self.address} does not offer {digest[:12]}; restart this device so that it joins anew")
+        if hashlib.sha256(data).hexdigest() != digest:
+            raise DeviceError(f"what {self.address} sent as {digest[:12]} is something else; do not trust this network")
+        return data
+
+    def close(self) -> None:
+        """End the connection; more than once does no harm."""
+        if self._thread.alive:
+            self._thread.run(self._stop(), 10.0)
+            self._thread.stop()
+
+    # --- in the loop's thread
+
+    async def _connect(self, timeout_s: float) -> tuple[aiohttp.ClientSession, asyncio.Task[None]]:
+        session = aiohttp.ClientSession()
+        try:
+            socket = await self._open(session, timeout_s)
+        except DeviceError:
+            await session.close()
+            raise
+        conversation = Conversation(socket, self._decoder, self._deliver, self._silence_s)
+        self._conversation = conversation
+        return session, asyncio.create_task(self._converse(conversation))
+
+    async def _open(self, session: aiohttp.ClientSession, timeout_s: float) -> aiohttp.ClientWebSocketResponse:
+        """The WebSocket; a coordinator that is not there yet is tried again until the deadline."""
+        deadline = time.monotonic() + timeout_s
+        while True:
+            left_s = max(deadline - time.monotonic(), RETRY_S)
+            try:
+                # Awaited inside the deadline: connecting to a host that drops packets takes minutes to fail.
+                return await asyncio.wait_for(self._knock(session), left_s)
+            except (aiohttp.ClientConnectionError, TimeoutError) as error:
+                if left_s <= RETRY_S:
+                    raise DeviceError(
+                        f"no coordinator at {self.address} after {timeout_s:.1f} s ({error or 'no answer'}); "
+                        "start it, or check host, port and firewall"
+                    ) from error
+                await asyncio.sleep(RETRY_S)
+            except aiohttp.ClientError as error:
+                raise DeviceError(f"{self.address} is no potluck coordinator ({error}); check the port") from error
+
+    async def _knock(self, session: aiohttp.ClientSession) -> aiohttp.ClientWebSocketResponse:
+        return await session.ws_connect(
+            f"http://{self.address}{CONTROL_PATH}",
+            autoping=False,
+            max_msg_size=self._max_message_bytes,
+            timeout=aiohttp.ClientWSTimeout(ws_close=CLOSE_S),
+        )
+
+    async def _converse(self, conversation: Conversation[In]) -> None:
+        why = await conversation.run()
+        self.inbox.put(Disconnected(SERVER_PEER_ID, why))
+        await conversation.close(why)
+
+    async def _stop(self) -> None:
+        if self._conversation is not None:
+            self._conversation.end("this side is closing")
+        await self._talk
+        await self._session.close()
+
+    async def _get(self, digest: str, timeout_s: float) -> bytes | None:
+        """The body, or None when the coordinator does not have it."""
+        url = f"http://{self.address}/blob/{digest}"
+        async with self._session.get(url, timeout=aiohttp.ClientTimeout(total=timeout_s)) as response:
+            if response.status == web.HTTPNotFound.status_code:
+                return None
+            response.raise_for_status()
+            return await response.read()
+
+    def _deliver(self, message: In) -> None:
+        self.inbox.put(Received(SERVER_PEER_ID, message))
+
+    def _post(self, data: bytes) -> None:
+        if self._conversation is not None:
+            self._conversation.post(data)
+
+
+def _cannot_listen(host: str, port: int, error: OSError) -> InputError:
+    if error.errno == errno.EADDRINUSE:
+        return InputError(f"port {port} on {host} is in use; stop what uses it, or give another port (0: any free one)")
+    return InputError(
+        f"cannot listen on {host}:{port} ({error.strerror}); give an address of this machine and a free port"
+    )

@@ -1,0 +1,96 @@
+"""The link over torch.distributed (Gloo), for a trusted cluster. No authentication and no encryption.
+
+One group of two ranks per peer and term: a time-out closes every connection of a group, so no two peers share one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+
+from torch.distributed import TCPStore  # type: ignore[attr-defined]
+
+from potluck.errors import InputError
+from potluck.wire.frames import byte_views
+from potluck.wire.gloo_edge import Edge
+from potluck.wire.link import DEFAULT_WINDOW_BYTES, Buffer, LinkStats, Tag
+from potluck.wire.mailbox import Mailbox
+from potluck.wire.pacing import Pacer
+
+
+class GlooLink:
+    """A `Link` over Gloo. Each link hosts a store; of two peers, the one with the smaller name hosts their meeting.
+
+    A killed peer is noticed at once. A peer that is stopped or cut off is not: calls end at their deadline.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        bind: str = "127.0.0.1",
+        window_bytes: int = DEFAULT_WINDOW_BYTES,
+        bandwidth_bytes_s: float | None = None,
+    ) -> None:
+        self._name = name
+        self._bind = bind
+        self._mailbox = Mailbox(name, window_bytes)
+        self._pacer = Pacer(bandwidth_bytes_s)
+        try:
+            self._store = TCPStore(bind, 0, None, True, timedelta(seconds=30), wait_for_workers=False)
+        except RuntimeError as error:
+            raise InputError(f"cannot listen on {bind} ({error}); give an address of this machine") from error
+        self.address = f"{bind}:{self._store.port}"
+        self._edges: dict[str, Edge] = {}
+        self._leaving: list[Edge] = []  # of the term before: they still take in what is on its way, and count it
+
+    @property
+    def stats(self) -> LinkStats:
+        """What went over this link."""
+        return self._mailbox.stats
+
+    def adopt(self, term: int, peers: Mapping[str, str]) -> None:
+        """Connect to these peers under this term. See `Link`."""
+        self._mailbox.adopt(term, peers)
+        for edge in self._leaving:
+            edge.abandon()
+        self._leaving = list(self._edges.values())
+        for edge in self._leaving:
+            edge.retire()
+        self._pacer.forget()
+        self._edges = {}
+        for peer, address in peers.items():
+            meeting = self.address if self._name < peer else address
+            self._edges[peer] = Edge(self._name, peer, term, meeting, self._bind, self._mailbox, self._pacer)
+
+    def send(self, peer: str, tag: Tag, parts: Sequence[Buffer], timeout_s: float) -> None:
+        """Queue a message. See `Link`. Read-only buffers are copied: torch takes none."""
+        views = byte_views(parts)
+        term = self._mailbox.reserve(peer, tag, sum(view.nbytes for view in views), timeout_s)
+        edge = self._edge(peer, term)
+        if edge is not None:
+            edge.send(tag, views)
+
+    def receive(self, peer: str, tag: Tag, timeout_s: float) -> list[memoryview]:
+        """The parts of the oldest message with this tag from this peer. See `Link`."""
+        parcel = self._mailbox.take(peer, tag, timeout_s)
+        edge = self._edge(peer, parcel.header.term)
+        if edge is not None and parcel.size_bytes:
+            edge.credit(parcel.size_bytes)
+        return parcel.parts
+
+    def cancel(self, reason: str) -> None:
+        """End every blocked send and receive with `Cancelled`. See `Link`."""
+        self._mailbox.cancel(reason)
+
+    def close(self) -> None:
+        """Let go of the connections. See `Link`."""
+        self._mailbox.close()
+        for edge in (*self._leaving, *self._edges.values()):
+            edge.abandon()
+        for edge in (*self._leaving, *self._edges.values()):
+            edge.join()
+        self._leaving, self._edges = [], {}
+
+    def _edge(self, peer: str, term: int) -> Edge | None:
+        edge = self._edges.get(peer)
+        return edge if edge is not None and edge.term == term else None  # None: its term ended meanwhile

@@ -1,0 +1,227 @@
+"""What both carriers share: messages by peer and tag, byte credits, terms, loss and cancelling. Any thread may call."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from potluck.errors import Cancelled, LinkError, LinkTimeout, PeerLost
+from potluck.wire.frames import MessageHeader
+from potluck.wire.link import LinkStats, Tag
+
+T = TypeVar("T")
+
+MAX_EARLY_PEERS = 1024
+
+
+@dataclass(frozen=True)
+class Parcel:
+    """A message that arrived."""
+
+    header: MessageHeader
+    parts: list[memoryview]
+    size_bytes: int
+
+
+@dataclass
+class _Peer:
+    outstanding_bytes: int = 0  # sent, not yet consumed there
+    expected: int = 0  # sequence of the next message from there
+    lost: str | None = None
+    parcels: dict[Tag, deque[Parcel]] = field(default_factory=dict)
+
+
+@dataclass
+class _Early:
+    """Messages of one newer term from one peer, kept until it is adopted."""
+
+    term: int
+    size_bytes: int = 0
+    parcels: list[Parcel] = field(default_factory=list)
+
+
+class Mailbox:
+    """The state of a link without its sockets: the carrier delivers into it, compute threads wait on it."""
+
+    def __init__(self, name: str, window_bytes: int) -> None:
+        self.stats = LinkStats()
+        self.term = -1
+        self._name = name
+        self._window_bytes = window_bytes
+        self._changed = threading.Condition()
+        self._peers: dict[str, _Peer] = {}
+        self._early: dict[str, _Early] = {}
+        self._cancelled: str | None = None
+        self._closed = False
+
+    # --- the device's side
+
+    def adopt(self, term: int, peers: Iterable[str]) -> None:
+        """Start a term: fresh peers, early messages of this term delivered, older ones dropped."""
+        with self._changed:
+            if self._closed:
+                raise LinkError(f"link {self._name} is closed; make a new one")
+            if term <= self.term:
+                raise ValueError(f"link {self._name}: term {term} is not above term {self.term} in force")
+            left = sum(len(queue) for peer in self._peers.values() for queue in peer.parcels.values())
+            self.stats.stale_frames += left
+            self.term = term
+            self._cancelled = None
+            self._peers = {peer: _Peer() for peer in peers}
+            early, self._early = self._early, {}
+            for peer, kept in early.items():
+                for parcel in kept.parcels:
+                    self._sort(peer, parcel)
+            self._changed.notify_all()
+
+    def reserve(self, peer: str, tag: Tag, size_bytes: int, timeout_s: float) -> int:
+        """Wait until the window has room for this message and count it as sent; returns its term."""
+
+        def room(state: _Peer) -> int | None:
+            if state.lost is not None:
+                raise self._lost(peer, state.lost, f"sending {tag} to it")
+            if state.outstanding_bytes and state.outstanding_bytes + size_bytes > self._window_bytes:
+                return None
+            state.outstanding_bytes += size_bytes
+            self.stats.frames_sent += 1
+            self.stats.bytes_sent += size_bytes
+            return self.term
+
+        return self._wait(peer, f"sending {tag} to it", timeout_s, room)
+
+    def take(self, peer: str, tag: Tag, timeout_s: float) -> Parcel:
+        """Wait for the oldest message with this tag from this peer, and remove it."""
+
+        def oldest(state: _Peer) -> Parcel | None:
+            queue = state.parcels.get(tag)
+            if queue is None:
+                return None
+            parcel = queue.popleft()
+            if not queue:
+                del state.parcels[tag]
+            return parcel
+
+        return self._wait(peer, f"waiting for {tag} from it", timeout_s, oldest)
+
+    def cancel(self, reason: str) -> None:
+        """End every wait, until the next `adopt`."""
+        with self._changed:
+            self._cancelled = reason
+            self._changed.notify_all()
+
+    def close(self) -> None:
+        """End every wait for good; what was not taken is dropped."""
+        with self._changed:
+            self._closed = True
+            self._cancelled = "the link was closed"
+            self._peers.clear()
+            self._early.clear()
+            self._changed.notify_all()
+
+    # --- the carrier's side
+
+    def deliver(self, peer: str, header: MessageHeader, parts: list[memoryview]) -> None:
+        """Put a message that arrived where `take` finds it."""
+        parcel = Parcel(header, parts, sum(part.nbytes for part in parts))
+        with self._changed:
+            if not self._closed:
+                self._sort(peer, parcel)
+                self._changed.notify_all()
+
+    def refuse(self) -> None:
+        """Count a frame that cannot be read."""
+        with self._changed:
+            self.stats.refused_frames += 1
+
+    def credit(self, peer: str, term: int, consumed_bytes: int) -> None:
+        """Give room in the window back: the peer consumed this much."""
+        with self._changed:
+            state = self._peers.get(peer)
+            if term == self.term and state is not None:
+                state.outstanding_bytes = max(0, state.outstanding_bytes - max(0, consumed_bytes))
+                self._changed.notify_all()
+
+    def lose(self, peer: str, term: int, why: str) -> None:
+        """Mark a peer as gone for the rest of the term; messages that already arrived can still be taken."""
+        with self._changed:
+            state = self._peers.get(peer)
+            if term == self.term and state is not None and state.lost is None:
+                state.lost = why
+                self._changed.notify_all()
+
+    # --- inside, with the lock held
+
+    def _sort(self, peer: str, parcel: Parcel) -> None:
+        term = parcel.header.term
+        state = self._peers.get(peer)
+        if term < self.term:
+            self.stats.stale_frames += 1
+        elif term > self.term:
+            self._keep_early(peer, parcel)
+        elif state is None or parcel.header.sequence < state.expected:
+            self.stats.refused_frames += 1
+        elif parcel.header.sequence > state.expected:
+            state.lost = state.lost or f"message {state.expected} from it never arrived"
+            self.stats.refused_frames += 1
+        else:
+            state.expected += 1
+            state.parcels.setdefault(parcel.header.tag, deque()).append(parcel)
+            self.stats.frames_received += 1
+            self.stats.bytes_received += parcel.size_bytes
+
+    def _keep_early(self, peer: str, parcel: Parcel) -> None:
+        kept = self._early.get(peer)
+        if kept is None and len(self._early) >= MAX_EARLY_PEERS:
+            self.stats.refused_frames += 1
+            return
+        if kept is None or kept.term < parcel.header.term:
+            # The peer has left its earlier term: nobody will ever ask for those.
+            self.stats.stale_frames += len(kept.parcels) if kept else 0
+            kept = self._early[peer] = _Early(parcel.header.term)
+        fits = not kept.parcels or kept.size_bytes + parcel.size_bytes <= self._window_bytes
+        if kept.term > parcel.header.term:
+            self.stats.stale_frames += 1
+        elif not fits:
+            self.stats.refused_frames += 1
+        else:
+            kept.parcels.append(parcel)
+            kept.size_bytes += parcel.size_bytes
+
+    def _wait(self, peer: str, doing: str, timeout_s: float, attempt: Callable[[_Peer], T | None]) -> T:
+        started = time.monotonic()
+        with self._changed:
+            term = self.term
+            while True:
+                if self._cancelled is not None:
+                    raise Cancelled(f"link {self._name}, peer {peer}, {doing}: {self._cancelled}")
+                if self.term != term:
+                    raise Cancelled(f"link {self._name}, peer {peer}, {doing}: term {term} is over")
+                state = self._peers.get(peer)
+                if state is None:
+                    raise LinkError(f"link {self._name}: {peer} is no peer of term {term}; adopt a plan that has it")
+                result = attempt(state)
+                if result is not None:
+                    return result
+                if state.lost is not None:
+                    raise self._lost(peer, state.lost, doing)
+                waited = time.monotonic() - started
+                if waited >= timeout_s:
+                    raise LinkTimeout(
+                        f"link {self._name}, peer {peer}, {doing}: {self._stuck(state)} after {waited:.1f} s; "
+                        f"check that {peer} runs and that the network between them works"
+                    )
+                self._changed.wait(timeout_s - waited)
+
+    def _stuck(self, state: _Peer) -> str:
+        if state.outstanding_bytes:
+            return f"nothing came and {state.outstanding_bytes} bytes sent were not consumed"
+        return "nothing came"
+
+    def _lost(self, peer: str, why: str, doing: str) -> PeerLost:
+        return PeerLost(
+            f"link {self._name}: peer {peer} is gone ({why}), {doing}; remove it from the plan or restart it"
+        )

@@ -1,0 +1,276 @@
+"""The link over ZeroMQ: one I/O thread, one socket per peer, nothing copied on the way out."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import socket
+import threading
+import time
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import zmq
+
+from potluck.errors import InputError, LinkError
+from potluck.wire.frames import (
+    PROTOCOL_VERSION,
+    CreditHeader,
+    MessageHeader,
+    byte_views,
+    decode_header,
+    encode_header,
+)
+from potluck.wire.link import DEFAULT_WINDOW_BYTES, Buffer, LinkStats, Tag
+from potluck.wire.mailbox import Mailbox
+from potluck.wire.pacing import Pacer
+from potluck.wire.zmq_edge import MAX_FRAME_BYTES, Edge
+
+SMALL_PART_BYTES = 16 * 1024
+BATCH = 64  # messages read before the thread looks after its other duties
+
+
+@dataclass(frozen=True)
+class _Adopt:
+    term: int
+    peers: dict[str, str]
+
+
+@dataclass(frozen=True)
+class _Send:
+    term: int
+    peer: str
+    tag: Tag
+    parts: list[memoryview]
+    size_bytes: int
+
+
+@dataclass(frozen=True)
+class _Consumed:
+    term: int
+    peer: str
+    size_bytes: int
+
+
+class ZmqLink:
+    """A `Link` over ZeroMQ. Nothing is encrypted.
+
+    A ROUTER receives; one DEALER per peer sends and gets the credits back. A peer whose connection closes, or that does
+    not answer ZeroMQ's heartbeats for `silence_s`, is lost for the rest of the term. Heartbeats are the DEALER's alone:
+    on a slow line the answer to the ROUTER's would wait behind a large message, and a busy peer would look dead.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        bind: str = "127.0.0.1",
+        window_bytes: int = DEFAULT_WINDOW_BYTES,
+        bandwidth_bytes_s: float | None = None,
+        silence_s: float = 2.0,
+    ) -> None:
+        self._name = name
+        self._silence_s = silence_s
+        self._mailbox = Mailbox(name, window_bytes)
+        self._pacer = Pacer(bandwidth_bytes_s)
+        self._context = zmq.Context()
+        self._router = self._context.socket(zmq.ROUTER)
+        self.address = self._bind(bind)
+        self._requests: deque[_Adopt | _Send | _Consumed] = deque()
+        self._wake_send, self._wake_receive = socket.socketpair()
+        self._wake_send.setblocking(False)
+        self._wake_receive.setblocking(False)
+        self._awake = False  # a wake-up is under way: no need for another
+        self._closing = False
+        # From here on, the I/O thread's own.
+        self._term = -1
+        self._edges: dict[str, Edge] = {}
+        self._paced: deque[tuple[float, _Send]] = deque()
+        self._poller = zmq.Poller()
+        self._poller.register(self._router, zmq.POLLIN)
+        self._poller.register(self._wake_receive, zmq.POLLIN)
+        self._thread = threading.Thread(target=self._run, name=f"link {name}", daemon=True)
+        self._thread.start()
+
+    @property
+    def stats(self) -> LinkStats:
+        """What went over this link."""
+        return self._mailbox.stats
+
+    # --- called by the device
+
+    def adopt(self, term: int, peers: Mapping[str, str]) -> None:
+        """Connect to these peers under this term. See `Link`."""
+        if not self._thread.is_alive():
+            raise LinkError(f"link {self._name}: its I/O thread has ended; restart the device")
+        self._mailbox.adopt(term, peers)
+        self._request(_Adopt(term, dict(peers)))
+
+    def send(self, peer: str, tag: Tag, parts: Sequence[Buffer], timeout_s: float) -> None:
+        """Queue a message. See `Link`."""
+        views = byte_views(parts)
+        size_bytes = sum(view.nbytes for view in views)
+        term = self._mailbox.reserve(peer, tag, size_bytes, timeout_s)
+        self._request(_Send(term, peer, tag, views, size_bytes))
+
+    def receive(self, peer: str, tag: Tag, timeout_s: float) -> list[memoryview]:
+        """The parts of the oldest message with this tag from this peer. See `Link`."""
+        parcel = self._mailbox.take(peer, tag, timeout_s)
+        if parcel.size_bytes:
+            self._request(_Consumed(parcel.header.term, peer, parcel.size_bytes))
+        return parcel.parts
+
+    def cancel(self, reason: str) -> None:
+        """End every blocked send and receive with `Cancelled`. See `Link`."""
+        self._mailbox.cancel(reason)
+
+    def close(self) -> None:
+        """Let go of the sockets. See `Link`."""
+        self._mailbox.close()
+        self._closing = True
+        self._wake()
+        self._thread.join(timeout=5.0)
+
+    def _request(self, request: _Adopt | _Send | _Consumed) -> None:
+        self._requests.append(request)
+        if not self._awake:
+            self._wake()
+
+    def _wake(self) -> None:
+        self._awake = True
+        with contextlib.suppress(OSError):  # full: the thread is about to wake; closed: nothing left to wake
+            self._wake_send.send(b"\0")
+
+    def _bind(self, bind: str) -> str:
+        self._router.setsockopt(zmq.LINGER, 0)
+        self._router.setsockopt(zmq.SNDHWM, 0)
+        self._router.setsockopt(zmq.RCVHWM, 0)
+        self._router.setsockopt(zmq.ROUTER_HANDOVER, 1)
+        self._router.setsockopt(zmq.MAXMSGSIZE, MAX_FRAME_BYTES)
+        try:
+            self._router.bind(f"tcp://{bind}:*")
+        except zmq.ZMQError as error:
+            self._context.destroy(linger=0)
+            raise InputError(f"cannot listen on {bind} ({error}); give an address of this machine") from error
+        return self._router.getsockopt_string(zmq.LAST_ENDPOINT)
+
+    # --- the I/O thread
+
+    def _run(self) -> None:
+        why = "the link was closed"
+        try:
+            while not self._closing:
+                self._turn()
+        except Exception as error:  # whatever it is, callers must not wait for a thread that is gone
+            why = f"its I/O thread failed: {error!r}"
+            raise
+        finally:
+            self._mailbox.cancel(why)
+            for peer in list(self._edges):
+                self._drop_edge(peer)
+            self._context.destroy(linger=0)
+            self._wake_send.close()
+            self._wake_receive.close()
+
+    def _turn(self) -> None:
+        ready = dict(self._poller.poll(self._pause_ms()))
+        if self._wake_receive.fileno() in ready:
+            with contextlib.suppress(BlockingIOError):
+                self._wake_receive.recv(4096)
+            # After the read and before the requests: whoever still saw the flag up has its request in the queue by now.
+            self._awake = False
+        self._serve_requests()
+        self._release_due()
+        if self._router in ready:
+            self._read_router()
+        for peer, edge in list(self._edges.items()):
+            if edge.socket in ready:
+                self._read_credits(peer, edge)
+                self._flush(edge)
+            if edge.monitor in ready and edge.broken():
+                # ZeroMQ would reconnect and say nothing of what was lost on the way.
+                self._drop_edge(peer)
+                self._mailbox.lose(peer, self._term, "its connection closed or fell silent")
+
+    def _pause_ms(self) -> int | None:
+        if self._requests:
+            return 0
+        if self._paced:
+            return max(0, math.ceil((self._paced[0][0] - time.monotonic()) * 1000))
+        return None
+
+    def _serve_requests(self) -> None:
+        while self._requests:
+            request = self._requests.popleft()
+            match request:
+                case _Adopt(term, peers):
+                    self._connect(term, peers)
+                case _Send(term=term) if term != self._term:
+                    continue  # its term ended while it was queued
+                case _Send():
+                    self._paced.append((self._pacer.release_at(request.size_bytes, time.monotonic()), request))
+                case _Consumed(term, peer, size_bytes):
+                    header = encode_header(CreditHeader(PROTOCOL_VERSION, term, size_bytes))
+                    self._router.send_multipart([peer.encode(), header], zmq.NOBLOCK)  # to nobody when it is gone
+
+    def _release_due(self) -> None:
+        now = time.monotonic()
+        while self._paced and self._paced[0][0] <= now:
+            _, message = self._paced.popleft()
+            edge = self._edges.get(message.peer)
+            if edge is not None:
+                edge.waiting.append((message.tag, message.parts))
+                self._flush(edge)
+
+    def _connect(self, term: int, peers: dict[str, str]) -> None:
+        """Replace all connections: what old ones still hold must not travel before the new term's messages."""
+        self._term = term
+        self._paced.clear()
+        self._pacer.forget()
+        for peer in list(self._edges):
+            self._drop_edge(peer)
+        for peer, address in peers.items():
+            try:
+                edge = Edge(self._context, self._name, term, address, self._silence_s)
+            except zmq.ZMQError as error:
+                self._mailbox.lose(peer, term, f"its address {address!r} cannot be used: {error}")
+                continue
+            self._edges[peer] = edge
+            self._poller.register(edge.socket, zmq.POLLIN)
+            self._poller.register(edge.monitor, zmq.POLLIN)
+
+    def _drop_edge(self, peer: str) -> None:
+        edge = self._edges.pop(peer)
+        self._poller.unregister(edge.socket)
+        self._poller.unregister(edge.monitor)
+        edge.close()
+
+    def _flush(self, edge: Edge) -> None:
+        done = edge.flush()
+        self._poller.register(edge.socket, zmq.POLLIN if done else zmq.POLLIN | zmq.POLLOUT)
+
+    def _read_router(self) -> None:
+        for _ in range(BATCH):
+            try:
+                identity, *frames = self._router.recv_multipart(zmq.NOBLOCK, copy=False)
+            except zmq.Again:
+                return
+            header = decode_header(frames[0].buffer) if frames else None
+            parts = [_own(frame.buffer) for frame in frames[1:]]
+            if not isinstance(header, MessageHeader) or header.part_bytes != tuple(part.nbytes for part in parts):
+                self._mailbox.refuse()
+                continue
+            self._mailbox.deliver(identity.bytes.decode(errors="replace"), header, parts)
+
+    def _read_credits(self, peer: str, edge: Edge) -> None:
+        for data in edge.read():
+            header = decode_header(data)
+            if isinstance(header, CreditHeader):
+                self._mailbox.credit(peer, header.term, header.consumed_bytes)
+            else:
+                self._mailbox.refuse()
+
+
+def _own(view: memoryview) -> memoryview:
+    """The part as memory fit for a tensor: small ones lie unaligned in ZeroMQ's shared read buffer and are copied."""
+    return memoryview(bytearray(view)) if view.nbytes < SMALL_PART_BYTES else view
