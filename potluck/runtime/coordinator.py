@@ -136,7 +136,7 @@ class Coordinator:
                 lr_scale=multiplier(s.job.schedule, round), snapshot=save,
             )  # fmt: skip
             started = time.monotonic()
-            s.roster.broadcast(begin)
+            s.roster.broadcast(begin, s.plan.devices)
             self._settle(fed, begin, started)
             feeder.done()
             if save:
@@ -165,11 +165,11 @@ class Coordinator:
                 return
             self._incident("not_finite", begin.round, judgement)
             if judgement.kind == "retry" and not self.alone:
-                self.s.roster.broadcast(Verdict(round=begin.round, kind="retry"))
+                self.s.roster.broadcast(Verdict(round=begin.round, kind="retry"), self.s.plan.devices)
             elif judgement.kind == "stop":
                 break
         if not self.alone:
-            self.s.roster.broadcast(Verdict(round=begin.round, kind="stop"))
+            self.s.roster.broadcast(Verdict(round=begin.round, kind="stop"), self.s.plan.devices)
         raise PotluckError(
             f"round {begin.round}: {judgement.reason}; it was not committed (tried twice). "
             f"Lower the learning rate, set clip_norm, or look at the data; the last checkpoint is intact"
@@ -203,7 +203,7 @@ class Coordinator:
         )  # fmt: skip
         if not self.alone:
             verdict = Verdict(round=begin.round, kind="commit", lr_scale=begin.lr_scale, clip=judgement.clip)
-            self.s.roster.broadcast(verdict)
+            self.s.roster.broadcast(verdict, self.s.plan.devices)
         self.committed = begin.round + 1
         self._say(
             RoundRecord(

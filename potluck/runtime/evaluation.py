@@ -90,7 +90,7 @@ class Evaluator:
         batch = self._loader.get(index)
         sizes = micro_batch_sizes(len(batch.ids), self.s.plan.micro_batch_size)
         number, self._number = self._number, self._number + 1
-        self.s.roster.broadcast(Evaluate(number=number, sizes=sizes))
+        self.s.roster.broadcast(Evaluate(number=number, sizes=sizes), self.s.plan.devices)
         send_feeds(self.s.link, self.s.layout, "eval", number, batch, sizes, self.s.timeout_s)
         return number, batch, sizes
 

@@ -43,8 +43,9 @@ class Roster:
     def send(self, device: str, message: FromCoordinator) -> None:
         self._server.send(self._numbers[device], message)
 
-    def broadcast(self, message: FromCoordinator) -> None:
-        for device in self._numbers:
+    def broadcast(self, message: FromCoordinator, devices: Iterable[str] | None = None) -> None:
+        """Tells the given devices, or everybody who is here."""
+        for device in self._numbers if devices is None else devices:
             self.send(device, message)
 
     def next(self, deadline: float, waiting_for: str) -> tuple[str, FromAgent]:

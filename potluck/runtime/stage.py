@@ -21,7 +21,7 @@ from potluck.optimizers import Optimizer
 class Stash:
     """What one micro-batch leaves behind between its forward and its backward."""
 
-    received: dict[int, torch.Tensor]
+    arriving: dict[int, torch.Tensor | None]  # gradients of what was received, once the backward has run
     sent: dict[int, torch.Tensor]
     loss: torch.Tensor | None
     scale: float
@@ -48,6 +48,23 @@ class StageState:
     parameters: dict[str, torch.Tensor]
     buffers: dict[str, torch.Tensor]
     optimizer: dict[str, torch.Tensor] = field(default_factory=dict)
+
+
+class _Tap(torch.autograd.Function):
+    """Identity on a received value that keeps its gradient as it comes.
+
+    A leaf's `.grad` would be copied into the leaf's memory order, and another order means other sums downstream.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, keep: dict[int, torch.Tensor | None], value: int) -> torch.Tensor:
+        ctx.keep, ctx.value = keep, value
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> tuple[None, None, None]:
+        ctx.keep[ctx.value] = gradients[0]
+        return None, None, None
 
 
 class StageRunner:
@@ -98,11 +115,14 @@ class StageRunner:
         self, rows: Rows, feeds: Mapping[int, torch.Tensor], received: Mapping[int, torch.Tensor], scale: float
     ) -> dict[int, torch.Tensor]:
         """The values later stages need. `scale` is the rows' part of the round's loss weight."""
-        leaves = {
-            v: t.detach().requires_grad_(self.train.values[v].requires_grad and t.dtype.is_floating_point)
-            for v, t in received.items()
-        }
-        registers = self._registers(self.train, self._code, {**feeds, **leaves})
+        arriving: dict[int, torch.Tensor | None] = {}
+        given = dict(feeds)
+        for value, tensor in received.items():
+            given[value] = tensor
+            if self.train.values[value].requires_grad:
+                arriving[value] = None
+                given[value] = _Tap.apply(tensor.detach().requires_grad_(True), arriving, value)  # type: ignore[no-untyped-call]
+        registers = self._registers(self.train, self._code, given)
         draw = Draw(self.seed, rows.round, rows.micro_batch, rows.start)
         self._code.run(registers, Context(rows.count, draw, self.device))
         sent = {v: registers[v] for v in self.piece.sends}
@@ -117,7 +137,7 @@ class StageRunner:
                 self.statistics[rows.micro_batch, index] = (registers[update.value].detach(), rows.count)
             else:
                 self.statistics[rows.micro_batch, index] = (torch.zeros(()), rows.count)
-        self._stashes[rows.micro_batch] = Stash(leaves, sent, loss, scale)
+        self._stashes[rows.micro_batch] = Stash(arriving, sent, loss, scale)
         return {v: t.detach() for v, t in sent.items()}
 
     def loss(self, micro_batch: int) -> float | None:
@@ -142,7 +162,7 @@ class StageRunner:
             seeds.append(torch.full_like(stash.loss, stash.scale))
         if roots:
             torch.autograd.backward(roots, seeds)
-        return {v: t.grad for v, t in stash.received.items() if t.requires_grad}
+        return stash.arriving
 
     def gradients(self) -> dict[str, torch.Tensor | None]:
         """What this device's micro-batches have added up to."""
