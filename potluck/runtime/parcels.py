@@ -64,7 +64,8 @@ def _tensor(head: _Head, raw: memoryview, device: torch.device) -> torch.Tensor:
         count *= size
     if len(raw) != count * dtype.itemsize or sorted(head.order) != list(range(len(head.shape))):
         raise LinkError(f"a message says {head.shape} {head.dtype} but carries {len(raw)} bytes; the link is broken")
-    flat = torch.frombuffer(raw, dtype=dtype) if count else torch.empty(0, dtype=dtype)
+    # Copied: the carrier aligns to 8 bytes only, and with the alignment BLAS may change its last bits.
+    flat = torch.frombuffer(raw, dtype=dtype).clone() if count else torch.empty(0, dtype=dtype)
     back = [0] * len(head.order)
     for place, axis in enumerate(head.order):
         back[axis] = place
