@@ -31,9 +31,16 @@ class Route(msgspec.Struct, frozen=True):
 
 
 def micro_batch_sizes(samples: int, micro_batch_size: int) -> tuple[int, ...]:
-    """Rows of each micro-batch of a round: full ones, then what is left. 10 samples by 4: (4, 4, 2)."""
+    """Rows of each micro-batch of a round: full ones, then what is left. 10 samples by 4: (4, 4, 2).
+
+    A single row left over gets company from the micro-batch before it, 9 by 4: (4, 3, 2), because statistics over a
+    batch of one are not defined.
+    """
     full, rest = divmod(samples, micro_batch_size)
-    return (micro_batch_size,) * full + ((rest,) if rest else ())
+    sizes = [micro_batch_size] * full + ([rest] if rest else [])
+    if rest == 1 and full and micro_batch_size > 2:
+        sizes[-2:] = [micro_batch_size - 1, 2]
+    return tuple(sizes)
 
 
 def rows(stage: Stage, micro_batch: int, size: int, plan: Plan) -> tuple[Part, ...]:

@@ -182,6 +182,9 @@ class _Round:
             norms = self.owner.stage.squared_norms(self.owner.answers_for)
         finite = all(_finite(torch.tensor(p.loss)) for p in self.losses)
         finite = finite and all(n < float("inf") for n in norms.values())
+        lonely = [value for value, rows in self.owner.stage.statistics.values() if rows == 1]
+        if not all(_finite(value) for value in lonely):
+            finite, self.trouble = False, "BatchNorm met a micro-batch of one sample, whose variance is not defined,"
         return Ready(
             round=self.begin.round, losses=tuple(self.losses), squared_norms={k: _plain(v) for k, v in norms.items()},
             finite=finite, trouble=self.trouble, busy_s=busy_s,

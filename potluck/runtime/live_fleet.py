@@ -16,10 +16,14 @@ _LOCAL_START_S = 120.0
 
 
 class LiveFleet:
-    """A context: on entering, every device has joined; on leaving, every local process has ended."""
+    """A context: on entering, every device has joined; on leaving, every local process has ended.
 
-    def __init__(self, fleet: Fleet, options: Options) -> None:
-        self.fleet = fleet
+    The devices of `fleet` are started on this machine; `options.joined` more come from elsewhere.
+    """
+
+    def __init__(self, fleet: Fleet | None, options: Options) -> None:
+        self._local = fleet.devices if fleet is not None else ()
+        self._bandwidth = fleet.bandwidth_bytes_s if fleet is not None else None
         self._options = options
         self._term = 0
         self._stack = contextlib.ExitStack()
@@ -33,20 +37,21 @@ class LiveFleet:
         return self
 
     def _open(self) -> None:
-        options, local = self._options, self.fleet.devices
+        options, local = self._options, self._local
         host, _, port = options.listen.rpartition(":")
         self.server: ControlServer[FromAgent, FromCoordinator] = ControlServer(host, int(port), FromAgent)
         self._stack.callback(self.server.close)
         self.link = open_link(options.carrier, COORDINATOR, host)
         self._stack.callback(self.link.close)
         welcome = Welcome(
-            carrier=options.carrier, bandwidth_bytes_s=self.fleet.bandwidth_bytes_s, timeout_s=options.timeout_s
+            carrier=options.carrier, bandwidth_bytes_s=self._bandwidth, timeout_s=options.timeout_s
         )
         self.roster = Roster(self.server, welcome)
         self.agents = self._stack.enter_context(LocalAgents(local, self.server.address))
         self._stack.callback(lambda: self.roster.broadcast(Stop(reason="finished")))
         self.roster.died = self.agents.died
         self.roster.interrupted = options.should_stop
+        options.listening(self.server.address)
         options.progress(f"waiting for {len(local) + options.joined} devices at {self.server.address}")
         self.roster.gather(
             len(local) + options.joined if options.joined else [d.name for d in local],
@@ -54,10 +59,7 @@ class LiveFleet:
             lambda name: options.progress(f"{name} joined"),
         )
         self.roster.interrupted = lambda: False  # from here on an interrupt drains: rounds look at should_stop
-        if options.joined:
-            self.fleet = Fleet(
-                devices=tuple(self.roster.specs.values()), bandwidth_bytes_s=self.fleet.bandwidth_bytes_s
-            )
+        self.fleet = Fleet(devices=tuple(self.roster.specs.values()), bandwidth_bytes_s=self._bandwidth)
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
         if error is not None:

@@ -24,4 +24,5 @@ class Options:
     timeout_s: float = 300.0
     watchers: Sequence[Watcher] = ()
     progress: Callable[[str], None] = field(default=lambda text: None)
+    listening: Callable[[str], None] = field(default=lambda address: None)  # told where devices may join
     should_stop: Callable[[], bool] = field(default=lambda: False)

@@ -88,12 +88,16 @@ def choose_plan(prepared: PreparedJob, given: Plan | Path | None, fleet: Fleet) 
 
 
 def train(job: Job, fleet: Fleet | None = None, options: Options | None = None) -> TrainResult:
-    """Trains the job on the fleet (by default one local device) and returns where the model is."""
+    """Trains the job on the fleet (by default one local device) and returns where the model is.
+
+    The fleet's devices are started on this machine; `options.joined` more may join from elsewhere.
+    """
     options = options or Options()
-    fleet = fleet or Fleet(devices=(DeviceSpec(name="local"),))
+    if fleet is None and not options.joined:
+        fleet = Fleet(devices=(DeviceSpec(name="local"),))
     options.progress("tracing the model")
     prepared = prepare_job(job)
-    plan = choose_plan(prepared, options.plan, fleet) if not options.joined else None
+    plan = choose_plan(prepared, options.plan, fleet) if fleet is not None and not options.joined else None
     with LiveFleet(fleet, options) as live:
         if plan is None:
             plan = choose_plan(prepared, options.plan, live.fleet)

@@ -1,0 +1,241 @@
+"""What does the machinery cost? One agent against a plain PyTorch loop, and two agents against two plain processes.
+
+    python -m benchmarks.overhead --json
+
+one_device_ratio: samples/s of one agent ÷ samples/s of a plain loop on the same micro-batches.
+two_device_ratio: (two agents ÷ one agent) ÷ (two independent plain processes at once ÷ one).
+Everything is interleaved and repeated in one go; the median ratio counts, and of the two models the worse.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import click
+import torch
+from torch import nn
+
+import potluck
+from benchmarks.zoo_jobs import CaseSamples, devices
+from potluck.metrics.folds import rounds as round_records
+from potluck.metrics.records import RECORDS, read
+from potluck.model.export import LABEL, call_model
+from potluck.plan.baselines import even_plan
+from potluck.runtime.live_fleet import LiveFleet
+from potluck.runtime.loading import training_loader
+from potluck.runtime.options import Options
+from potluck.runtime.train import PreparedJob, prepare_job, run_on
+from potluck.types import Fleet, Member, Plan, Stage
+
+MODELS = ("mobilenet_v2", "gpt_10m")
+
+
+@dataclass(frozen=True)
+class Workload:
+    """A job to measure and its shape."""
+
+    job: potluck.Job
+    rounds: int
+
+
+def workload(name: str, rounds: int) -> Workload:
+    """MobileNetV2 at 32×32, or a decoder of ten million parameters."""
+    generator = torch.Generator().manual_seed(0)
+    if name == "mobilenet_v2":
+        from transformers import MobileNetV2Config, MobileNetV2ForImageClassification
+
+        micro, micros = 16, 8
+        images = torch.randn(micro * micros, 3, 32, 32, generator=generator)
+        labels = torch.randint(0, 10, (len(images),), generator=generator)
+
+        def make() -> nn.Module:
+            config = MobileNetV2Config(num_labels=10, image_size=32)
+            config.classifier_dropout_prob = 0.0
+            return Logits(MobileNetV2ForImageClassification(config))
+
+        data: object = CaseSamples(images, labels)
+        loss = nn.functional.cross_entropy
+    else:
+        from transformers import GPT2Config, GPT2LMHeadModel
+
+        micro, micros, length, words = 4, 8, 64, 1024
+        tokens = torch.randint(0, words, (micro * micros, length), generator=generator)
+        data = CaseSamples(tokens, tokens.roll(-1, 1))
+
+        def make() -> nn.Module:
+            config = GPT2Config(
+                vocab_size=words, n_positions=length, n_embd=384, n_layer=6, n_head=6, resid_pdrop=0.0, embd_pdrop=0.0,
+                attn_pdrop=0.0, use_cache=False,
+            )  # fmt: skip
+            return Logits(GPT2LMHeadModel(config))
+
+        def loss(outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+            return nn.functional.cross_entropy(outputs.flatten(0, 1), labels.flatten())
+
+    job = potluck.Job(
+        model=make, loss=loss, optimizer=potluck.SGD(lr=0.01, momentum=0.9), data=data,  # type: ignore[arg-type]
+        batch_size=micro * micros, micro_batch_size=micro, rounds=rounds, checkpoint_every=10**9,
+    )  # fmt: skip
+    return Workload(job, rounds)
+
+
+class Logits(nn.Module):
+    """A transformers model that gives its logits only."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        result: torch.Tensor = self.model(x).logits
+        return result
+
+
+def plain_loop(name: str, rounds: int) -> list[float]:
+    """Seconds of each round of a plain PyTorch loop with gradient accumulation."""
+    torch.set_num_threads(1)
+    job = workload(name, rounds).job
+    model = job.model().train()  # type: ignore[operator, union-attr]
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
+    loader = training_loader(job)
+    seconds = []
+    for round in range(rounds):
+        batch = loader.get(round)
+        started = time.perf_counter()
+        optimizer.zero_grad()
+        for start in range(0, job.batch_size, job.micro_batch):
+            rows = slice(start, start + job.micro_batch)
+            feeds = {n: t[rows] for n, t in batch.feeds.items() if n != LABEL}
+            loss = job.loss(call_model(model, feeds), batch.feeds[LABEL][rows])
+            (loss * (job.micro_batch / job.batch_size)).backward()
+        optimizer.step()
+        seconds.append(time.perf_counter() - started)
+    loader.close()
+    return seconds
+
+
+def start_plain(name: str, rounds: int) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "benchmarks.overhead", "--plain", name, "--rounds", str(rounds)]
+    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)  # noqa: S603
+
+
+def run_plain(name: str, rounds: int, copies: int) -> float:
+    """Rounds per second of so many plain processes at once, together; they start measuring at the same moment."""
+    processes = [start_plain(name, rounds) for _ in range(copies)]
+    for process in processes:
+        assert process.stdout is not None
+        process.stdout.readline()  # "ready"
+    for process in processes:
+        assert process.stdin is not None
+        process.stdin.write("go\n")
+        process.stdin.flush()
+    total = 0.0
+    for process in processes:
+        output, _ = process.communicate(timeout=600)
+        total += 1.0 / statistics.median(json.loads(output.splitlines()[-1]))
+    return total
+
+
+def alone(prepared: PreparedJob) -> Plan:
+    blocks = len(prepared.facts.blocks)
+    job = prepared.job
+    count = job.batch_size // job.micro_batch
+    stage = Stage(blocks=(0, blocks), group=(Member(device="d0", share=count),))
+    return Plan(micro_batch_size=job.micro_batch, micro_batches=count, stages=(stage,))
+
+
+def pairs(prepared: PreparedJob) -> dict[str, Plan]:
+    """Plans for two equal devices: both hold everything and take turns, or a pipeline of two stages."""
+    job = prepared.job
+    count = job.batch_size // job.micro_batch
+    blocks = len(prepared.facts.blocks)
+    both = tuple(Member(device=d.name, share=count // 2) for d in devices(2))
+    turns = Plan(
+        micro_batch_size=job.micro_batch, micro_batches=count, stages=(Stage(blocks=(0, blocks), group=both),)
+    )
+    return {"turns": turns, "pipeline": even_plan(prepared.facts, devices(2), job.micro_batch, count)}
+
+
+def run_agents(live: LiveFleet, prepared: PreparedJob, plan: Plan, options: Options) -> float:
+    """Rounds per second, the first few left out; from the moments of the commits."""
+    with tempfile.TemporaryDirectory() as folder:
+        moments: list[float] = []
+        watcher = _Moments(moments)
+        run_on(live, prepared, plan, Options(run_dir=Path(folder) / "run", timeout_s=120.0, watchers=(watcher,)))
+        assert len(round_records(read(Path(folder) / "run" / RECORDS))) == len(moments)
+    steps = [b - a for a, b in zip(moments[2:], moments[3:], strict=False)]
+    return 1.0 / statistics.median(steps)
+
+
+class _Moments:
+    def __init__(self, moments: list[float]) -> None:
+        self._moments = moments
+
+    def record(self, record: object) -> None: ...
+
+    def lanes(self, round: int, busy: dict[str, float]) -> None:
+        self._moments.append(time.perf_counter())
+
+
+def measure(name: str, rounds: int, repeats: int) -> dict[str, float]:
+    """Both ratios of one model: medians over interleaved repeats."""
+    options = Options(timeout_s=120.0)
+    prepared = prepare_job(workload(name, rounds).job)
+    ones, twos, best = [], [], {}
+    with LiveFleet(Fleet(devices=devices(2)), options) as live:
+        candidates = pairs(prepared)
+        for repeat in range(repeats):
+            plain_one = run_plain(name, rounds, 1)
+            agent_one = run_agents(live, prepared, alone(prepared), options)
+            plain_two = run_plain(name, rounds, 2)
+            speeds = {k: run_agents(live, prepared, p, options) for k, p in candidates.items()}
+            kind = max(speeds, key=lambda k: speeds[k])
+            best[kind] = best.get(kind, 0) + 1
+            ones.append(agent_one / plain_one)
+            twos.append((speeds[kind] / agent_one) / (plain_two / plain_one))
+            print(
+                f"{name} {repeat}: plain {plain_one:.2f} rounds/s, agent {agent_one:.2f}, two plain {plain_two:.2f}, "
+                + ", ".join(f"two agents ({k}) {v:.2f}" for k, v in speeds.items()),
+                file=sys.stderr,
+            )
+    return {
+        "one_device_ratio": statistics.median(ones),
+        "one_device_spread": max(ones) - min(ones),
+        "two_device_ratio": statistics.median(twos),
+        "two_device_spread": max(twos) - min(twos),
+    }
+
+
+@click.command()
+@click.option("--json", "as_json", is_flag=True, help="One JSON object as the last line.")
+@click.option("--quick", is_flag=True, help="Fewer repeats.")
+@click.option("--rounds", default=12, show_default=True)
+@click.option("--models", default=",".join(MODELS), show_default=True)
+@click.option("--plain", default="", hidden=True)
+def main(as_json: bool, quick: bool, rounds: int, models: str, plain: str) -> None:
+    """Measure what agents cost over plain PyTorch. Example: python -m benchmarks.overhead --json"""
+    torch.set_num_threads(1)
+    if plain:
+        print("ready", flush=True)
+        sys.stdin.readline()
+        print(json.dumps(plain_loop(plain, rounds)[1:]))
+        return
+    results = {name: measure(name, rounds, 3 if quick else 5) for name in models.split(",")}
+    worst = {key: min(r[key] for r in results.values()) for key in ("one_device_ratio", "two_device_ratio")}
+    print(f"{'model':14} {'one device':>12} {'two devices':>12}")
+    for name, r in results.items():
+        print(f"{name:14} {r['one_device_ratio']:12.3f} {r['two_device_ratio']:12.3f}")
+    print(f"{'worse':14} {worst['one_device_ratio']:12.3f} {worst['two_device_ratio']:12.3f}")
+    if as_json:
+        print(json.dumps({**worst, "models": results}))
+
+
+if __name__ == "__main__":
+    main()
