@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Mapping, Sequence
 from typing import Protocol
@@ -96,6 +97,7 @@ class _Round:
         self.owner, self.begin, self.kept_feeds, self.look = owner, begin, feeds, look
         self.losses: list[LossPart] = []
         self.trouble = ""
+        self.finite = True
         self.inputs: dict[int, tuple[TensorMap, TensorMap, float]] = {}
         self.outputs: dict[int, TensorMap] = {}
         self.gradients: dict[int, dict[int, torch.Tensor | None]] = {}
@@ -149,7 +151,8 @@ class _Round:
             self.outputs[j] = stage.forward(where, feeds, received, scale)
         loss = stage.loss(j)
         if loss is not None:
-            self.losses.append(LossPart(j, part.start, loss, scale))
+            self.finite = self.finite and math.isfinite(loss)
+            self.losses.append(LossPart(j, part.start, _plain(loss), scale))
         if self.look and not self.trouble:
             self._look_at(j, "forward", (*feeds.values(), *received.values()), self.outputs[j].values(), loss)
 
@@ -168,7 +171,7 @@ class _Round:
         if any(not _finite(t) for t in given):
             self.trouble = "" if self.owner.index else f"non-finite input data reached {where}"
             return
-        bad_loss = loss is not None and not _finite(torch.tensor(loss))
+        bad_loss = loss is not None and not math.isfinite(loss)
         if bad_loss or any(not _finite(t) for t in made):  # type: ignore[attr-defined]
             self.trouble = f"non-finite values first appeared in {where}"
 
@@ -180,8 +183,7 @@ class _Round:
     def _ready(self, busy_s: float) -> Ready:
         with self.owner.throttle:
             norms = self.owner.stage.squared_norms(self.owner.answers_for)
-        finite = all(_finite(torch.tensor(p.loss)) for p in self.losses)
-        finite = finite and all(n < float("inf") for n in norms.values())
+        finite = self.finite and all(math.isfinite(n) for n in norms.values())
         lonely = [value for value, rows in self.owner.stage.statistics.values() if rows == 1]
         if not all(_finite(value) for value in lonely):
             finite, self.trouble = False, "BatchNorm met a micro-batch of one sample, whose variance is not defined,"
@@ -195,9 +197,9 @@ def _finite(tensor: torch.Tensor) -> bool:
     return bool(torch.isfinite(tensor).all())
 
 
-def _plain(norm: float) -> float:
-    """A number JSON can say: the flag `finite` tells the rest."""
-    return norm if norm < float("inf") else 0.0
+def _plain(number: float) -> float:
+    """A number JSON can say; the flag `finite` tells the rest."""
+    return number if math.isfinite(number) else 0.0
 
 
 class _Exchange:

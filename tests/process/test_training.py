@@ -1,0 +1,170 @@
+"""Training over real agents: resuming, leaving, failing; the numbers stay those of one machine."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+import potluck
+import potluck.errors
+from benchmarks.zoo import core_cases
+from benchmarks.zoo_jobs import CaseSamples, case_job, cut, devices
+from potluck.control.audit import audit
+from potluck.errors import DeviceError, PotluckError
+from potluck.job import Job
+from potluck.metrics.records import RECORDS, EvaluationRecord, IncidentRecord, read
+from potluck.recover.checkpoint import load, newest
+from potluck.runtime.live_fleet import LiveFleet
+from potluck.runtime.options import Options
+from potluck.runtime.train import prepare_job, run_on, train
+from potluck.types import Fleet, Member, Plan, Stage
+
+PATIENT = 60.0
+
+
+def job_of(name: str, rounds: int, **changes: Any) -> Job:
+    case = next(c for c in core_cases() if c.name == name)
+    return dataclasses.replace(case_job(case, rounds), **changes)
+
+
+@pytest.fixture(scope="module")
+def live() -> Any:
+    torch.set_num_threads(1)
+    with LiveFleet(Fleet(devices=devices(3)), Options(timeout_s=PATIENT)) as fleet:
+        yield fleet
+
+
+def final_state(run_dir: Path) -> dict[str, torch.Tensor]:
+    found = newest(run_dir)
+    assert found is not None
+    _, weights, optimizer = load(found.path)
+    return {**weights, **optimizer}
+
+
+def assert_same(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> None:
+    assert a.keys() == b.keys()
+    assert [n for n in a if not torch.equal(a[n], b[n])] == []
+
+
+def test_a_stopped_run_resumed_on_another_plan_ends_with_the_same_bits(live: LiveFleet, tmp_path: Path) -> None:
+    prepared = prepare_job(job_of("residual_cnn", 6))
+    plan = cut(prepared.facts, 3)
+    run_on(live, prepared, plan, Options(run_dir=tmp_path / "whole", timeout_s=PATIENT))
+
+    asked = itertools.count()
+    stop_at_third = Options(run_dir=tmp_path / "parts", timeout_s=PATIENT, should_stop=lambda: next(asked) == 2)
+    stopped = run_on(live, prepare_job(job_of("residual_cnn", 6)), plan, stop_at_third)
+    assert (stopped.reason, stopped.rounds) == ("stopped", 3)
+    resumed = run_on(
+        live,
+        prepare_job(job_of("residual_cnn", 6)),
+        cut(prepared.facts, 2, deep=True),
+        Options(run_dir=tmp_path / "parts", resume=True, timeout_s=PATIENT),
+    )
+    assert (resumed.reason, resumed.rounds) == ("finished", 6)
+    assert_same(final_state(tmp_path / "whole"), final_state(tmp_path / "parts"))
+    found = audit(tmp_path / "parts")
+    assert found.exact and not found.problems
+
+
+def test_one_device_commits_by_itself_with_the_bits_of_three(live: LiveFleet, tmp_path: Path) -> None:
+    prepared = prepare_job(job_of("dropout_net", 4, clip_norm=0.1))
+    run_on(live, prepared, cut(prepared.facts, 3), Options(run_dir=tmp_path / "three", timeout_s=PATIENT))
+    alone = Stage(blocks=(0, len(prepared.facts.blocks)), group=(Member(device="d1", share=4),))
+    plan = Plan(micro_batch_size=4, micro_batches=4, stages=(alone,))
+    again = prepare_job(job_of("dropout_net", 4, clip_norm=0.1))
+    run_on(live, again, plan, Options(run_dir=tmp_path / "one", timeout_s=PATIENT))
+    assert_same(final_state(tmp_path / "three"), final_state(tmp_path / "one"))
+    assert audit(tmp_path / "one").exact
+
+
+def test_the_final_model_loads_into_the_unsplit_module_and_evaluates_the_same(live: LiveFleet, tmp_path: Path) -> None:
+    case = next(c for c in core_cases() if c.name == "decoder")  # tied weights: both names must be in the file
+    inputs, labels = case.example(22, 3, torch.float32)
+    job = dataclasses.replace(case_job(case, 3), eval_data=CaseSamples(inputs, labels))
+    prepared = prepare_job(job)
+    result = run_on(live, prepared, cut(prepared.facts, 3), Options(run_dir=tmp_path / "run", timeout_s=PATIENT))
+    model = case.make_model()
+    model.load_state_dict(load_file(result.model_path), strict=True)
+    model.eval()
+    with torch.no_grad():
+        expected = float(case.loss(model(inputs), labels))
+    evaluations = [r for r in read(result.run_dir / RECORDS) if isinstance(r, EvaluationRecord)]
+    assert evaluations[-1].loss == pytest.approx(expected, rel=1e-5)
+
+
+class Poisoned(CaseSamples):
+    """Sample 20 has a NaN in it."""
+
+    def __getitem__(self, index: int) -> Any:
+        x, y = super().__getitem__(index)
+        return (torch.full_like(x, float("nan")) if index == 20 else x), y
+
+
+def test_a_nan_is_tried_twice_and_named_and_the_checkpoint_stays(tmp_path: Path) -> None:
+    case = next(c for c in core_cases() if c.name == "mlp")
+    inputs, labels = case.example(32, 3, torch.float32)
+    job = dataclasses.replace(case_job(case, 2), data=Poisoned(inputs, labels), seed=1, checkpoint_every=1)
+    first_bad = 0 if 20 in prepare_order(job, 0) else 1
+    prepared = prepare_job(job)
+    fleet = Fleet(devices=devices(2))
+    with pytest.raises(PotluckError, match=r"not committed.*tried twice") as caught, LiveFleet(fleet, Options()) as live:
+        run_on(live, prepared, cut(prepared.facts, 2), Options(run_dir=tmp_path / "run", timeout_s=PATIENT))
+    assert "stage 0" in str(caught.value) and f"round {first_bad}:" in str(caught.value)
+    incidents = [r for r in read(tmp_path / "run" / RECORDS) if isinstance(r, IncidentRecord)]
+    assert [i.kind for i in incidents] == ["not_finite", "not_finite"]
+    found = audit(tmp_path / "run")
+    assert found.rounds == first_bad and not found.problems
+    if first_bad:
+        assert newest(tmp_path / "run") is not None
+
+
+def prepare_order(job: Job, round: int) -> tuple[int, ...]:
+    from potluck.runtime.loading import training_loader
+
+    loader = training_loader(job)
+    loader.close()
+    return loader.order.round(round).ids
+
+
+class KillAt:
+    """Kills one agent when a round is committed."""
+
+    def __init__(self, round: int) -> None:
+        self.round, self.fleet = round, None
+        self.killed: int | None = None
+
+    def record(self, record: object) -> None: ...
+
+    def lanes(self, round: int, busy: dict[str, float]) -> None:
+        if round == self.round and self.fleet is not None:
+            self.killed = self.fleet.agents.processes["d1"].pid
+            os.kill(self.killed, signal.SIGKILL)
+
+
+def test_a_killed_device_ends_the_run_with_one_line_and_nothing_left_behind(tmp_path: Path) -> None:
+    prepared = prepare_job(job_of("mlp", 50, checkpoint_every=1))
+    killer = KillAt(round=2)
+    fleet = LiveFleet(Fleet(devices=devices(3)), Options(timeout_s=PATIENT))
+    with pytest.raises(DeviceError, match="d1"), fleet as live:
+        killer.fleet = live
+        options = Options(run_dir=tmp_path / "run", timeout_s=PATIENT, watchers=(killer,))
+        run_on(live, prepared, cut(prepared.facts, 3), options)
+    assert killer.killed is not None
+    assert all(p.poll() is not None for p in fleet.agents.processes.values())
+    assert newest(tmp_path / "run") is not None
+
+
+def test_a_device_without_enough_memory_says_so(tmp_path: Path) -> None:
+    case = next(c for c in core_cases() if c.name == "unet")
+    fleet = Fleet(devices=(potluck.DeviceSpec(name="tiny", memory_bytes=20_000),))
+    with pytest.raises(potluck.errors.InputError, match="tiny"):
+        train(case_job(case, 1), fleet, Options(run_dir=tmp_path / "run"))
