@@ -15,7 +15,7 @@ help: ## list the targets
 
 setup: $(STAMP) ## make .venv with everything in it
 
-demo: $(STAMP) ## train digits on three emulated devices, and lose one
+demo: $(STAMP) ## train digits on three emulated devices
 	$(BIN)/potluck demo
 
 test: $(STAMP) ## the quick tests

@@ -1,24 +1,158 @@
-"""The command line: each verb calls one function."""
+"""The command line: each verb settles its settings and calls one function. Heavy modules are imported only then."""
 
 from __future__ import annotations
 
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
 import click
 
+from potluck import __version__
+from potluck.config import JoinSettings, TrainSettings, config_file, settle
+from potluck.errors import InputError
+from potluck.failures import OneLineGroup
 
-@click.group()
-def main() -> None:
-    """Train one PyTorch model on the devices you already have."""
+Verb = Callable[..., Any]
+
+_CONFIG = click.option("--config", type=Path, metavar="FILE", help="Settings to start from.  [default: ./potluck.toml]")
+_JSON = click.option("--json", is_flag=True, default=None, help="End standard output with one JSON object.")
+_PLAIN = click.option(
+    "--plain-network", metavar="CIDR", help="A network you trust: nothing sent over it is encrypted yet."
+)
+_FLEET = (
+    click.option("--local", metavar="SPEEDS", help="Emulated devices here: 1,0.5,0.25 or desk=1,pi=0.25."),
+    click.option("--bandwidth", metavar="RATE", help="Of every link of local devices: 100Mbit.  [default: no limit]"),
+    click.option("--memory", metavar="SIZES", help="Of local devices, one for all or one each: 512MB."),
+    click.option("--threads", metavar="N", help="Of each local device.  [default: 1 emulated, all cores otherwise]"),
+    click.option("--plan", metavar="FILE", help="Who runs what (docs/plan-format.md).  [default: a stage per device]"),
+    click.option("--carrier", metavar="NAME", help="What carries tensors: zmq or gloo.  [default: zmq]"),
+    click.option("--timeout", metavar="TIME", help="Longest wait for a device, also for one to join.  [default: 5min]"),
+)
+
+
+def _options(*decorators: Callable[[Verb], Verb]) -> Callable[[Verb], Verb]:
+    """Several options as one decorator, listed in this order."""
+
+    def decorate(verb: Verb) -> Verb:
+        for decorator in reversed(decorators):
+            verb = decorator(verb)
+        return verb
+
+    return decorate
+
+
+@click.group(
+    cls=OneLineGroup,
+    invoke_without_command=True,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
+@click.version_option(__version__, prog_name="potluck")
+@click.pass_context
+def main(context: click.Context) -> None:
+    """Train one PyTorch model on the devices you already have.
+
+    \b
+    Example:
+      potluck demo
+    """
+    if context.invoked_subcommand is None:
+        click.echo(context.get_help())
+
+
+@main.command(short_help="Train digits on three emulated devices.")
+@click.option("--devices", metavar="SPEEDS", default="1,0.6,0.4", show_default=True, help="The emulated devices.")
+@click.option("--run-dir", type=Path, metavar="DIR", help="Where the run is kept.  [default: runs/<time>]")
+@_JSON
+def demo(devices: str, run_dir: Path | None, json: bool | None) -> int:
+    """Train digits on three unequal devices, all emulated here, in well under a minute.
+
+    \b
+    Example:
+      potluck demo --devices 1,0.6,0.4
+    """
+    from potluck.verbs.demo import demo as run
+
+    return run(devices, run_dir, as_json=bool(json))
+
+
+@main.command(short_help="Train the job of a Python file.")
+@click.argument("job")
+@_options(*_FLEET)
+@click.option("--run-dir", metavar="DIR", help="Where the run is kept.  [default: runs/<time>]")
+@click.option("--resume", is_flag=True, help="Go on with the run in --run-dir, or with the newest one in runs/.")
+@click.option(
+    "--listen", metavar="ADDR:PORT", help="Where devices may join.  [default: any free port, this machine only]"
+)
+@click.option("--devices", metavar="N", help="How many devices join from elsewhere.  [default: 0]")
+@click.option("--no-local", is_flag=True, default=None, help="This machine coordinates and does not compute.")
+@_PLAIN
+@_CONFIG
+@_JSON
+def train(job: str, resume: bool, config: Path | None, **flags: Any) -> int:
+    """Train the job of a Python file (its name `job`, or another as FILE.py:NAME).
+
+    First Ctrl-C: finish the round, save everything, stop. Second: stop at once.
+
+    \b
+    Examples:
+      potluck train examples/digits_cnn.py --local 1,0.5,0.25 --bandwidth 100Mbit
+      potluck train job.py --listen 192.168.1.5:7117 --devices 2 --plain-network 192.168.1.0/24
+      potluck train job.py --resume
+    """
+    settings = settle(TrainSettings, flags, os.environ, config_file(config, os.environ))
+    from potluck.verbs.train import train as run
+
+    return run(job, settings, resume=resume)
 
 
 @main.command()
-@click.argument("address")
-@click.option("--name", required=True)
-@click.option("--device", default="cpu")
-@click.option("--speed", default=1.0)
-@click.option("--memory", default="0")
-@click.option("--threads", default=1)
-def join(address: str, name: str, device: str, speed: float, memory: str, threads: int) -> None:
-    from potluck.runtime.agent import run_agent
-    from potluck.types import DeviceSpec
+@click.argument("address", metavar="HOST:PORT")
+@click.option("--name", help="What this device is called.  [default: the host's name]")
+@click.option("--device", metavar="KIND", help="What computes: cpu, cuda or mps.  [default: cpu]")
+@click.option("--threads", metavar="N", help="CPU threads to use.  [default: all cores]")
+@click.option("--speed", metavar="X", help="Emulation: 0.5 computes at half speed.  [default: 1]")
+@click.option("--memory", metavar="SIZE", help="Most memory to use: 512MB.  [default: no limit]")
+@_PLAIN
+@_CONFIG
+def join(address: str, config: Path | None, **flags: Any) -> int:
+    """Compute for the coordinator at HOST:PORT until its run is over.
 
-    raise SystemExit(run_agent(address, DeviceSpec(name=name, kind=device, speed=speed, memory_bytes=int(memory), threads=threads), "127.0.0.1"))
+    \b
+    Example:
+      potluck join 192.168.1.5:7117 --plain-network 192.168.1.0/24
+    """
+    settings = settle(JoinSettings, flags, os.environ, config_file(config, os.environ))
+    from potluck.verbs.join import join as run
+
+    return run(address, settings)
+
+
+@main.command()
+@click.argument("job", required=False)
+@click.option("--run", "run_dir", type=Path, metavar="DIR", help="Judge a finished run instead of training.")
+@click.option("--rounds", type=click.IntRange(1), default=8, show_default=True, help="How many to compare.")
+@_options(*_FLEET)
+@_CONFIG
+@_JSON
+def verify(job: str | None, run_dir: Path | None, rounds: int, config: Path | None, **flags: Any) -> int:
+    """Is it the same numbers? And was every sample used exactly once?
+
+    With JOB: trains a few rounds on several devices and on one, and compares. With --run: checks the ledger of a run.
+
+    \b
+    Examples:
+      potluck verify examples/digits_cnn.py --local 1,0.5,0.25
+      potluck verify --run runs/20260131-120000
+    """
+    if job is not None and run_dir is None:
+        settings = settle(TrainSettings, flags, os.environ, config_file(config, os.environ))
+        from potluck.verbs.verify import verify_numbers
+
+        return verify_numbers(job, settings, rounds)
+    if run_dir is not None and job is None:
+        from potluck.verbs.verify import verify_run
+
+        return verify_run(run_dir, as_json=bool(flags["json"]))
+    raise InputError("verify: give either a job file or --run DIR")

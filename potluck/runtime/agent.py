@@ -6,15 +6,19 @@ import queue
 import sys
 import threading
 import traceback
+from collections.abc import Callable
 
 import torch
 
 from potluck import __version__
 from potluck.errors import Cancelled, DeviceError, LinkError, PotluckError
-from potluck.model.program import ProgramPair, decode
+from potluck.model.blocks import value_bytes
+from potluck.model.program import decode
+from potluck.plan.schedule import stage_of
 from potluck.runtime.carriers import open_link
 from potluck.runtime.committers import AskCoordinator, DecideAlone
 from potluck.runtime.devices import settle
+from potluck.runtime.exchange import Site
 from potluck.runtime.executor import Committer, Executor
 from potluck.runtime.group import share_sums
 from potluck.runtime.layout import PlanLayout
@@ -44,12 +48,14 @@ from potluck.wire.messages import (
 _JOIN_TIMEOUT_S = 20.0
 
 
-def run_agent(address: str, spec: DeviceSpec, bind: str) -> int:
-    """Serves one run as a device; returns the exit code."""
+def run_agent(address: str, spec: DeviceSpec, bind: str, say: Callable[[str], None] = lambda text: None) -> int:
+    """Serves one run as a device and says how it goes; returns the exit code."""
     sys.setswitchinterval(0.001)  # let the link's thread in quickly while this one computes
     device = settle(spec)
-    client: ControlClient[FromCoordinator, FromAgent] = ControlClient(address, FromCoordinator, timeout_s=_JOIN_TIMEOUT_S)
-    agent = Agent(client, spec, device, bind)
+    client: ControlClient[FromCoordinator, FromAgent] = ControlClient(
+        address, FromCoordinator, timeout_s=_JOIN_TIMEOUT_S
+    )
+    agent = Agent(client, spec, device, bind, say)
     try:
         return agent.serve()
     finally:
@@ -61,9 +67,10 @@ class Agent:
     """One device in one run."""
 
     def __init__(
-        self, client: ControlClient[FromCoordinator, FromAgent], spec: DeviceSpec, device: torch.device, bind: str
-    ) -> None:
-        self._client, self._spec, self._device, self._bind = client, spec, device, bind
+        self, client: ControlClient[FromCoordinator, FromAgent], spec: DeviceSpec, device: torch.device, bind: str,
+        say: Callable[[str], None],
+    ) -> None:  # fmt: skip
+        self._client, self._spec, self._device, self._bind, self._say = client, spec, device, bind, say
         self._orders: queue.Queue[FromCoordinator] = queue.Queue()
         self._verdicts: queue.Queue[Verdict | None] = queue.Queue()
         self._link: Link | None = None
@@ -71,26 +78,26 @@ class Agent:
         self._timeout_s = 120.0
         self._pump = threading.Thread(target=self._listen, name="potluck-orders", daemon=True)
         self._executor: Executor | None = None
-        self._layout: PlanLayout | None = None
 
     def serve(self) -> int:
         """Obeys until told to stop; a failure is reported to the coordinator before it ends this process."""
         self._client.send(
-            Hello(
-                protocol=PROTOCOL, version=__version__, torch_version=str(torch.__version__), device=self._spec
-            )
+            Hello(protocol=PROTOCOL, version=__version__, torch_version=str(torch.__version__), device=self._spec)
         )
         self._pump.start()
         try:
             while True:
                 order = self._orders.get()  # no deadline: the pump puts Stop here when the coordinator goes silent
                 if isinstance(order, Stop):
+                    self._say(order.reason)
                     return 0 if order.reason == "finished" else 1
                 self._obey(order)
         except Cancelled:
+            self._say(self._over.reason if self._over is not None else "cancelled")
             return 1 if self._over is None or self._over.reason != "finished" else 0
         except LinkError as error:
             if self._over is not None:
+                self._say(self._over.reason)
                 return 1
             self._fail(error)
             return error.exit_code
@@ -110,6 +117,7 @@ class Agent:
             self._link.close()
 
     def _fail(self, error: PotluckError) -> None:
+        self._say(str(error))
         self._client.send(Failed(text=str(error), exit_code=error.exit_code))
 
     def _listen(self) -> None:
@@ -137,60 +145,55 @@ class Agent:
                 self._timeout_s = order.timeout_s
                 self._link = open_link(order.carrier, self._spec.name, self._bind, order.bandwidth_bytes_s)
                 self._client.send(Linked(address=self._link.address))
+                self._say(f"{self._spec.name} joined {self._client.address}")
             case Prepare():
                 self._prepare(order)
             case Begin():
-                self._train(order)
+                self._train(self._duty(), order)
             case Evaluate():
-                assert self._executor is not None
-                self._executor.evaluate(order)
+                self._duty().evaluate(order)
+
+    def _duty(self) -> Executor:
+        if self._executor is None:
+            raise DeviceError("an order came before a plan; join again")
+        return self._executor
 
     def _prepare(self, order: Prepare) -> None:
-        assert self._link is not None
-        programs = _fetch_programs(self._client, order.program, self._timeout_s)
+        if self._link is None:
+            raise DeviceError("a plan came before the welcome; join again")
+        programs = decode(self._client.fetch(order.program, self._timeout_s))
         self._link.adopt(order.term, order.peers)
         state = receive_state(self._link, COORDINATOR, 0, self._timeout_s)
         me = self._spec.name
-        self._layout = layout = PlanLayout(programs, order.plan)
-        index = next(i for i, s in enumerate(order.plan.stages) if any(m.device == me for m in s.group))
+        layout = PlanLayout(programs, order.plan)
+        index = stage_of(order.plan, me)
         stage = StageRunner(programs, order.plan.stages[index].blocks, state, order.optimizer, order.seed, self._device)
         trainable = [s for s in programs.train.sources if s.kind == "parameter" and s.trainable]
         users = {s.name: layout.users[s.name] for s in trainable if s.name in layout.users}
-        sizes = {s.name: _bytes(programs, s.id) for s in trainable}
+        sizes = {s.name: value_bytes(programs.train.values[s.id], 1) for s in trainable}
         committer: Committer
         if order.own_commit:
             committer = DecideAlone(me, self._client.send, [s.name for s in trainable], order.clip_norm)
         else:
             committer = AskCoordinator(self._client.send, self._verdicts, self._timeout_s)
-        self._executor = Executor(
-            me, order.plan, layout, stage, share_sums(order.plan, users, sizes), self._link, committer,
-            Throttle(self._spec.speed), self._timeout_s,
-        )  # fmt: skip
+        site = Site(me, index, order.plan, layout, stage, self._link, self._timeout_s)
+        self._executor = Executor(site, share_sums(order.plan, users, sizes), committer, Throttle(self._spec.speed))
         self._client.send(Prepared(term=order.term))
+        first, end = order.plan.stages[index].blocks
+        self._say(f"{me} holds stage {index + 1} of {len(order.plan.stages)}: blocks {first}-{end - 1}")
 
-    def _train(self, order: Begin) -> None:
-        assert self._executor is not None and self._link is not None and self._layout is not None
-        verdict = self._executor.run_round(order)
+    def _train(self, executor: Executor, order: Begin) -> None:
+        verdict = executor.run_round(order)
         if verdict.kind == "commit" and order.snapshot:
-            parameters, buffers = self._layout.reported_names(self._spec.name)
+            parameters, buffers = executor.site.layout.reported_names(self._spec.name)
             if parameters or buffers:
-                held = self._executor.stage.state()
+                held = executor.stage.state()
                 state = StageState(
                     {n: held.parameters[n] for n in parameters},
                     {n: held.buffers[n] for n in buffers},
                     {k: t for k, t in held.optimizer.items() if k.rpartition("/")[0] in parameters},
                 )
-                send_state(self._link, COORDINATOR, order.round + 1, state, self._timeout_s)
-
-
-def _fetch_programs(client: ControlClient[FromCoordinator, FromAgent], digest: str, timeout_s: float) -> ProgramPair:
-    return decode(client.fetch(digest, timeout_s))
-
-
-def _bytes(programs: ProgramPair, value: int) -> int:
-    from potluck.model.blocks import value_bytes
-
-    return value_bytes(programs.train.values[value], 1)
+                send_state(executor.site.link, COORDINATOR, order.round + 1, state, self._timeout_s)
 
 
 def _one_line(error: Exception) -> str:

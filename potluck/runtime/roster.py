@@ -25,6 +25,8 @@ class Roster:
         self._names: dict[int, str] = {}
         self.specs: dict[str, DeviceSpec] = {}
         self.links: dict[str, str] = {}
+        self._room = 0  # how many may be here
+        self._expected: set[str] | None = None  # only these, where their names are known
         self.interrupted: Callable[[], bool] = lambda: False
         self.died: Callable[[], str | None] = lambda: None
 
@@ -32,6 +34,7 @@ class Roster:
         """Waits until the named devices, or so many of any name, have joined and opened their links."""
         names = None if isinstance(wanted, int) else set(wanted)
         count = wanted if isinstance(wanted, int) else len(names or ())
+        self._room, self._expected = count, names
         deadline = time.monotonic() + timeout_s
         while len(self.links) < count or (names is not None and not names <= set(self.links)):
             missing = f"{count - len(self.links)} more" if names is None else ", ".join(sorted(names - set(self.links)))
@@ -82,9 +85,13 @@ class Roster:
         name = hello.device.name
         refusal = None
         if hello.protocol != PROTOCOL:
-            refusal = f"it speaks protocol {hello.protocol} (potluck {hello.version}), this is {PROTOCOL} ({__version__})"
+            refusal = (
+                f"it speaks protocol {hello.protocol} (potluck {hello.version}), this is {PROTOCOL} ({__version__})"
+            )
         elif name in self._numbers:
             refusal = f"a device named {name} is already here; join with another --name"
+        elif len(self._numbers) >= self._room or (self._expected is not None and name not in self._expected):
+            refusal = "the run has all its devices; join the next one"
         if refusal is not None:
             self._server.send(number, Stop(reason=refusal))
             self._server.disconnect(number, refusal)

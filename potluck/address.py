@@ -1,0 +1,51 @@
+"""Where potluck may listen and connect: on this machine freely, elsewhere only on a network declared plain.
+
+Nothing on the wire is encrypted or authenticated yet, so whoever can reach the port could join or listen in.
+"""
+
+from __future__ import annotations
+
+from ipaddress import AddressValueError, IPv4Address, IPv4Network, NetmaskValueError
+
+from potluck.errors import InputError
+
+MAX_PORT = 65535
+
+
+def split_address(text: str, *, port_needed: bool) -> tuple[str, int]:
+    """Host and port of "HOST:PORT"; port 0 stands for any free one, where that makes sense."""
+    host, colon, port = text.rpartition(":")
+    if not colon or not host or not port.isdecimal():
+        raise InputError(f"{text!r} is no address; give HOST:PORT, like 192.168.1.5:7117")
+    if ":" in host:
+        raise InputError(f"{text!r} is an IPv6 address, not supported yet; give an IPv4 address or a host name")
+    number = int(port)
+    if number > MAX_PORT or (port_needed and number == 0):
+        raise InputError(f"{text!r}: there is no port {port}; give one from {int(port_needed)} to {MAX_PORT}")
+    return host, number
+
+
+def plain_network(text: str) -> IPv4Network:
+    """The network of a CIDR like 192.168.1.0/24."""
+    if "/" not in text:
+        raise InputError(f"{text!r} names no network; give it as CIDR, like 192.168.1.0/24")
+    try:
+        return IPv4Network(text)
+    except (AddressValueError, NetmaskValueError, ValueError) as error:
+        raise InputError(f"{text!r} is no IPv4 network ({error}); give it as CIDR, like 192.168.1.0/24") from None
+
+
+def check_reachable(address: IPv4Address, network: IPv4Network | None, where: str) -> None:
+    """Raises unless the address is this machine's own loopback, or lies in the network declared plain."""
+    if address.is_unspecified:
+        raise InputError(f"{where}: {address} is every network at once; give this machine's address on one of them")
+    if address.is_loopback:
+        return
+    if network is None:
+        around = IPv4Network(f"{address}/24", strict=False)
+        raise InputError(
+            f"{where}: {address} is off this machine and nothing is encrypted yet; on a network that you trust, "
+            f"add --plain-network {around} here and on every device"
+        )
+    if address not in network:
+        raise InputError(f"{where}: {address} is not in --plain-network {network}; give the network it is in")

@@ -1,0 +1,250 @@
+"""Settings of the verbs: flags over POTLUCK_* variables over a TOML file over defaults. Whatever is wrong is named.
+
+A file has one table per verb, `[train]` and `[join]`, with the flags' names as keys (`run_dir` for --run-dir).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import tomllib
+from collections.abc import Callable, Mapping
+from difflib import get_close_matches
+from ipaddress import IPv4Network
+from pathlib import Path
+from typing import Any, ClassVar, TypeVar
+
+from potluck import units
+from potluck.address import plain_network, split_address
+from potluck.errors import InputError
+
+DEFAULT_FILE = Path("potluck.toml")
+PREFIX = "POTLUCK_"
+NOT_SETTINGS = ("CONFIG", "DEBUG")  # variables of ours that no file may hold
+
+S = TypeVar("S", bound="Settings")
+
+
+def _text(value: object) -> str:
+    if isinstance(value, bool) or not isinstance(value, str | int | float):
+        raise InputError(f"{value!r} is a {_kind(value)}; give a text")
+    return str(value)
+
+
+def _texts(value: object) -> str:
+    """A list in TOML is what commas are on the command line."""
+    return ",".join(_text(item) for item in value) if isinstance(value, list) else _text(value)
+
+
+def _truth(value: object) -> bool:
+    words = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}
+    if isinstance(value, bool):
+        return value
+    if isinstance(value, str) and value.lower() in words:
+        return words[value.lower()]
+    raise InputError(f"{value!r} is neither true nor false; give one of them")
+
+
+def _whole(least: int) -> Callable[[object], int]:
+    def read(value: object) -> int:
+        number = int(value) if isinstance(value, str) and value.isdecimal() else value
+        if isinstance(number, bool) or not isinstance(number, int) or number < least:
+            raise InputError(f"{value!r} does not do; give a whole number, at least {least}")
+        return number
+
+    return read
+
+
+def _one_of(*choices: str) -> Callable[[object], str]:
+    def read(value: object) -> str:
+        if value not in choices:
+            near = get_close_matches(str(value), choices, n=1)
+            raise InputError(f"{value!r} is not known; {_nearest(near) or 'give one of ' + ', '.join(choices)}")
+        return str(value)
+
+    return read
+
+
+def _path(value: object) -> Path:
+    return Path(_text(value)).expanduser()
+
+
+def _speeds(value: object) -> tuple[tuple[str, float], ...]:
+    if isinstance(value, dict):  # local = {desk = 1, pi = 0.25}
+        value = [f"{name}={_text(speed)}" for name, speed in value.items()]
+    return units.speeds(_texts(value))
+
+
+def _sizes(value: object) -> tuple[int, ...]:
+    return tuple(units.size_bytes(item.strip()) for item in _texts(value).split(","))
+
+
+def _one_speed(value: object) -> float:
+    found = units.speeds(_text(value))
+    if len(found) > 1:
+        raise InputError(f"{value!r} names several; give one speed, like 0.5")
+    return found[0][1]
+
+
+def _listen(value: object) -> str:
+    host, port = split_address(_text(value), port_needed=False)
+    return f"{host}:{port}"
+
+
+class Settings:
+    """What the settings of every verb have in common: a table in the file, and a reader for each key.
+
+    A reader takes a flag's or variable's text, or a TOML value.
+    """
+
+    TABLE: ClassVar[str]
+    READERS: ClassVar[dict[str, Callable[[object], Any]]]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TrainSettings(Settings):
+    """How to train; `potluck train --help` says what each one means."""
+
+    local: tuple[tuple[str, float], ...] | None = None  # (name, speed) of each emulated device
+    bandwidth: float | None = None  # bytes per second
+    memory: tuple[int, ...] = (0,)  # bytes, for all local devices or for each; 0: not limited
+    threads: int | None = None
+    plan: Path | None = None
+    run_dir: Path | None = None
+    carrier: str = "zmq"
+    listen: str | None = None
+    devices: int = 0
+    no_local: bool = False
+    plain_network: IPv4Network | None = None
+    timeout: float = 300.0  # seconds
+    json: bool = False
+
+    TABLE: ClassVar[str] = "train"
+    READERS: ClassVar[dict[str, Callable[[object], Any]]] = {
+        "local": _speeds,
+        "bandwidth": lambda value: units.rate_bytes_s(_text(value)),
+        "memory": _sizes,
+        "threads": _whole(1),
+        "plan": _path,
+        "run_dir": _path,
+        "carrier": _one_of("zmq", "gloo"),
+        "listen": _listen,
+        "devices": _whole(0),
+        "no_local": _truth,
+        "plain_network": lambda value: plain_network(_text(value)),
+        "timeout": lambda value: units.duration_s(_text(value)),
+        "json": _truth,
+    }
+
+    def __post_init__(self) -> None:
+        if self.no_local and self.local is not None:
+            raise InputError("--no-local and --local contradict each other; give one of them")
+        if self.no_local and not self.devices:
+            raise InputError("--no-local leaves nobody to train; say with --devices how many join from elsewhere")
+        if self.listen is not None and not self.devices:
+            raise InputError("--listen: nobody is expected; say with --devices how many devices will join")
+        count = len(self.local or ("own",))
+        if len(self.memory) not in (1, count):
+            raise InputError(f"--memory: {len(self.memory)} sizes for {count} local devices; give one, or one for each")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class JoinSettings(Settings):
+    """How a device joins; `potluck join --help` says what each one means."""
+
+    name: str | None = None
+    device: str = "cpu"
+    threads: int | None = None
+    speed: float = 1.0
+    memory: int = 0  # bytes; 0: not limited
+    plain_network: IPv4Network | None = None
+
+    TABLE: ClassVar[str] = "join"
+    READERS: ClassVar[dict[str, Callable[[object], Any]]] = {
+        "name": _text,
+        "device": _one_of("cpu", "cuda", "mps"),
+        "threads": _whole(1),
+        "speed": _one_speed,
+        "memory": lambda value: units.size_bytes(_text(value)),
+        "plain_network": lambda value: plain_network(_text(value)),
+    }
+
+
+VERBS: tuple[type[Settings], ...] = (TrainSettings, JoinSettings)
+
+
+def config_file(flag: Path | None, environment: Mapping[str, str]) -> Path | None:
+    """The file to read: the one given, else that of POTLUCK_CONFIG, else ./potluck.toml if there is one."""
+    if flag is not None:
+        return flag
+    given = environment.get(PREFIX + "CONFIG")
+    if given:
+        return Path(given)
+    return DEFAULT_FILE if DEFAULT_FILE.is_file() else None
+
+
+def settle(kind: type[S], flags: Mapping[str, object], environment: Mapping[str, str], file: Path | None = None) -> S:
+    """The settings of a verb; of `flags`, those that are None were not given."""
+    values = _from_file(kind, file)
+    values |= _from_environment(kind, environment)
+    for key, value in flags.items():
+        if value is not None:
+            values[key] = _read(kind, key, value, f"--{key.replace('_', '-')}")
+    return kind(**values)
+
+
+def _read(kind: type[Settings], key: str, value: object, where: str) -> Any:
+    try:
+        return kind.READERS[key](value)
+    except InputError as error:
+        raise InputError(f"{where}: {error}") from None
+
+
+def _from_environment(kind: type[Settings], environment: Mapping[str, str]) -> dict[str, Any]:
+    known = {PREFIX + key.upper() for verb in VERBS for key in verb.READERS}
+    known |= {PREFIX + name for name in NOT_SETTINGS}
+    for name in environment:
+        if name.startswith(PREFIX) and name not in known:
+            near = get_close_matches(name, sorted(known), n=1, cutoff=0.0)
+            raise InputError(f"{name}: unknown variable; {_nearest(near)} Correct it, or unset it")
+    given = {key: (PREFIX + key.upper(), environment.get(PREFIX + key.upper())) for key in kind.READERS}
+    return {key: _read(kind, key, text, name) for key, (name, text) in given.items() if text}
+
+
+def _from_file(kind: type[Settings], file: Path | None) -> dict[str, Any]:
+    """The values of the verb's table; every other table is checked too, as devices started here will read them."""
+    if file is None:
+        return {}
+    tables = {verb.TABLE: verb for verb in VERBS}
+    found: dict[str, Any] = {}
+    for table, content in _parse(file).items():
+        if table not in tables or not isinstance(content, dict):
+            near = get_close_matches(table, tables, n=1, cutoff=0.0)
+            what = "unknown table" if isinstance(content, dict) else "a key outside any table"
+            raise InputError(f"{file}: {table}: {what}; put keys under [train] or [join] (nearest: [{near[0]}])")
+        readers = tables[table].READERS
+        for key, value in content.items():
+            if key not in readers:
+                near = get_close_matches(key, readers, n=1, cutoff=0.0)
+                raise InputError(f"{file}: {table}.{key}: unknown key; {_nearest(near)}")
+            read = _read(tables[table], key, value, f"{file}: {table}.{key}")
+            if table == kind.TABLE:
+                found[key] = read
+    return found
+
+
+def _parse(file: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(file.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InputError(f"{file}: cannot be read ({error.strerror}); give the path of a TOML file") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise InputError(f"{file}: not TOML ({error}); write keys as in docs/configuration.md") from None
+
+
+def _nearest(near: list[str]) -> str:
+    return f"did you mean {near[0]}?" if near else ""
+
+
+def _kind(value: object) -> str:
+    names = {bool: "truth value", list: "list", dict: "table"}
+    return names.get(type(value), type(value).__name__)

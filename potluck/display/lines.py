@@ -1,0 +1,75 @@
+"""The display where there is no terminal: a plain line about every two seconds, and one for whatever matters."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from typing import TextIO
+
+from potluck.display.view import RunView, evaluation_text
+from potluck.metrics.records import EvaluationRecord, IncidentRecord, Record
+from potluck.types import RoundRecord
+from potluck.units import duration_text
+
+EVERY_S = 2.0
+
+
+class LineDisplay:
+    """Writes lines to a stream; safe to call from several threads."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+        self._view = RunView()
+        self._lock = threading.Lock()
+        self._last_s = 0.0
+
+    def __enter__(self) -> LineDisplay:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._stream.flush()
+
+    def note(self, text: str) -> None:
+        """Says something about the run."""
+        with self._lock:
+            self._write(text)
+
+    announce = note
+
+    def stopping(self) -> None:
+        """Called from a signal handler, so it must not touch the stream, which may be in the middle of a write."""
+        os.write(2, b"stopping after this round; press Ctrl-C once more to stop at once\n")
+
+    def record(self, record: Record) -> None:
+        """Shows a record, if it is worth a line."""
+        now_s = time.monotonic()
+        with self._lock:
+            self._view.see(record, now_s)
+            if isinstance(record, EvaluationRecord):
+                self._write(f"after round {record.round}: {evaluation_text(record)}")
+            elif isinstance(record, IncidentRecord):
+                self._write(self._view.messages[-1])
+            elif isinstance(record, RoundRecord) and (now_s - self._last_s > EVERY_S or self._ends_epoch()):
+                self._last_s = now_s
+                self._write(self._progress(now_s))
+
+    def lanes(self, round: int, busy: dict[str, float]) -> None:
+        """Lanes are for terminals."""
+
+    def _ends_epoch(self) -> bool:
+        view = self._view
+        return view.done == view.rounds or view.done % view.rounds_per_epoch == 0
+
+    def _progress(self, now_s: float) -> str:
+        view = self._view
+        parts = [f"round {view.done}/{view.rounds}", f"epoch {view.epoch + 1}/{view.epochs}", f"loss {view.loss:.4f}"]
+        if (rate := view.samples_per_s()) is not None:
+            parts.append(f"{rate:.0f} samples/s")
+        if (left := view.seconds_left(now_s)) is not None and view.done < view.rounds:
+            parts.append(f"{duration_text(left)} left")
+        return " · ".join(parts)
+
+    def _write(self, text: str) -> None:
+        self._stream.write(text + "\n")
+        self._stream.flush()

@@ -1,0 +1,152 @@
+"""The display in a terminal: progress, loss, a lane for each device, what happened last."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+from rich.bar import Bar
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
+from rich.live import Live
+from rich.padding import Padding
+from rich.progress_bar import ProgressBar
+from rich.rule import Rule
+from rich.spinner import Spinner
+from rich.table import Table
+from rich.text import Text
+
+from potluck.display.view import RunView, evaluation_text, sparkline
+from potluck.metrics.records import Record
+from potluck.units import duration_text
+
+REFRESHES_PER_S = 8
+WIDEST = 110  # columns; a wider picture is harder to read, not easier
+SHOWN_MESSAGES = 3
+
+
+class LiveDisplay:
+    """Draws the run and draws it again; safe to call from several threads."""
+
+    def __init__(self, console: Console, title: str, first_note: str) -> None:
+        self._view = RunView()
+        self._title = title
+        self._note = first_note
+        self._lock = threading.RLock()
+        self._spinner = Spinner("dots")
+        self._live = Live(self, console=console, refresh_per_second=REFRESHES_PER_S)
+
+    def __enter__(self) -> LiveDisplay:
+        self._live.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        with self._lock:
+            self._note = ""
+            self._live.transient = self._view.rounds == 0  # nothing was trained: leave no picture of it
+        self._live.stop()
+
+    def note(self, text: str) -> None:
+        """Says something about the run."""
+        with self._lock:
+            self._note = text
+
+    def announce(self, text: str) -> None:
+        """Says something that stays on the screen, above the picture."""
+        self._live.console.print(text, highlight=False, markup=False, soft_wrap=True)
+
+    def stopping(self) -> None:
+        """Called from a signal handler: only leaves a mark, which the next picture shows."""
+        self._view.stopping = True
+
+    def record(self, record: Record) -> None:
+        """Takes a record in; the next picture shows it."""
+        with self._lock:
+            self._view.see(record, time.monotonic())
+
+    def lanes(self, round: int, busy: dict[str, float]) -> None:
+        """Takes in how busy each device was."""
+        with self._lock:
+            self._view.see_lanes(busy)
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        width = min(options.max_width, WIDEST)
+        with self._lock:
+            picture = self._picture(width)
+        yield from console.render(picture, options.update(width=width))
+
+    def _picture(self, width: int) -> RenderableType:
+        view = self._view
+        rows: list[RenderableType] = [Rule(Text(self._title, style="bold"), align="left", style="dim")]
+        if view.rounds:
+            rows += [self._progress(), self._numbers(width)]
+            if view.evaluation is not None:
+                text = f"{evaluation_text(view.evaluation)}, after round {view.evaluation.round}"
+                rows.append(_labelled("evaluation", text))
+            if view.checkpoint:
+                rows.append(_labelled("checkpoint", view.checkpoint))
+            rows.append(Padding(self._devices(width), (1, 0)))
+            for message in list(view.messages)[-SHOWN_MESSAGES:]:
+                rows.append(Text(f" {message}", style="dim", overflow="ellipsis", no_wrap=True))
+        if view.stopping and not view.ended:
+            rows.append(Text(" stopping after this round; Ctrl-C once more stops at once", style="yellow"))
+        elif self._note and not view.training:
+            self._spinner.update(text=Text(self._note))
+            rows.append(self._spinner)
+        return Group(*rows)
+
+    def _progress(self) -> RenderableType:
+        view = self._view
+        bar = ProgressBar(total=view.rounds, completed=view.done, width=None)
+        left = view.seconds_left(time.monotonic())
+        end = "" if left is None or view.ended else f"{duration_text(left)} left"
+        digits = len(str(view.rounds))
+        table = Table.grid(padding=(0, 1), expand=True)
+        table.add_column(width=11)
+        table.add_column(no_wrap=True)
+        table.add_column(ratio=1)
+        table.add_column(no_wrap=True)
+        table.add_column(no_wrap=True, justify="right", min_width=13)
+        epoch = f"epoch {view.epoch + 1}/{view.epochs}"
+        table.add_row(" round", f"{view.done:>{digits}}/{view.rounds}", bar, epoch, end)
+        return table
+
+    def _numbers(self, width: int) -> RenderableType:
+        view = self._view
+        rate = view.samples_per_s()
+        parts = [] if rate is None else [f"{rate:,.0f} samples/s"]
+        if view.learning_rate is not None:
+            parts.append(f"learning rate {view.learning_rate:.2e}")
+        facts = " · ".join(parts)
+        loss = "" if view.loss is None else f"{view.loss:.4f} "
+        line = Text(loss, style="bold", no_wrap=True)
+        line.append(sparkline(list(view.losses), max(0, width - 15 - len(loss) - len(facts))), style="cyan not bold")
+        table = Table.grid(padding=(0, 1), expand=True)
+        table.add_column(width=11)
+        table.add_column(ratio=1, no_wrap=True)
+        table.add_column(no_wrap=True, justify="right")
+        table.add_row(" loss", line, facts)
+        return table
+
+    def _devices(self, width: int) -> RenderableType:
+        table = Table.grid(padding=(0, 1), expand=True)
+        table.add_column(no_wrap=True, min_width=10, max_width=24, overflow="ellipsis")
+        table.add_column(width=max(10, width // 4))
+        table.add_column(justify="right", width=9)
+        table.add_column(ratio=1, no_wrap=True, overflow="ellipsis", style="dim")
+        for device, lane in self._view.lanes.items():
+            colour = "green" if lane.busy >= 0.7 else "yellow" if lane.busy >= 0.3 else "blue"
+            table.add_row(
+                f" {device}",
+                Bar(1.0, 0, lane.busy, color=colour, bgcolor="grey23"),
+                f"{lane.busy:4.0%} busy",
+                lane.where,
+            )
+        return table
+
+
+def _labelled(label: str, text: str) -> RenderableType:
+    table = Table.grid(padding=(0, 1), expand=True)
+    table.add_column(width=11)
+    table.add_column(ratio=1, no_wrap=True, overflow="ellipsis")
+    table.add_row(f" {label}", text)
+    return table

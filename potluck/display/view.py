@@ -1,0 +1,156 @@
+"""What a display shows of a run: records and lanes in, numbers and words out. No terminal, no clock."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+from potluck.metrics.records import (
+    CheckpointRecord,
+    EvaluationRecord,
+    IncidentRecord,
+    PlanAdopted,
+    Record,
+    RunEnded,
+    RunStarted,
+)
+from potluck.types import RoundRecord
+from potluck.units import size_text
+
+RECENT_ROUNDS = 30  # over which the rate is taken
+KEPT_LOSSES = 4000
+KEPT_MESSAGES = 50
+LANE_INERTIA = 0.8  # a lane moves a fifth of the way to each round's value, so that it can be read
+
+
+@dataclass
+class Lane:
+    """One device, as drawn."""
+
+    where: str  # "stage 1 of 3 · blocks 0-4"
+    busy: float = 0.0  # the part of a round that it computes, smoothed
+
+
+@dataclass
+class RunView:
+    """Everything a display needs; `now_s` is any clock that goes forward."""
+
+    first_round: int = 0
+    rounds: int = 0
+    done: int = 0  # rounds committed
+    epoch: int = 0
+    rounds_per_epoch: int = 1
+    loss: float | None = None
+    learning_rate: float | None = None
+    losses: deque[float] = field(default_factory=lambda: deque(maxlen=KEPT_LOSSES))
+    lanes: dict[str, Lane] = field(default_factory=dict)
+    evaluation: EvaluationRecord | None = None
+    checkpoint: str = ""
+    messages: deque[str] = field(default_factory=lambda: deque(maxlen=KEPT_MESSAGES))
+    stopping: bool = False
+    ended: bool = False
+    _recent: deque[tuple[float, int]] = field(default_factory=lambda: deque(maxlen=RECENT_ROUNDS + 1))
+    _started_s: float = 0.0
+
+    @property
+    def training(self) -> bool:
+        """Whether rounds are being trained."""
+        return self.rounds > 0 and not self.ended
+
+    @property
+    def epochs(self) -> int:
+        """Epochs of the whole run; the last may not be complete."""
+        return -(-self.rounds // self.rounds_per_epoch)
+
+    def see(self, record: Record, now_s: float) -> None:
+        """Takes a record in."""
+        match record:
+            case RunStarted():
+                self.first_round = self.done = record.round
+                self.rounds = record.rounds
+                self.rounds_per_epoch = -(-record.samples // record.batch_size)
+                self._started_s = now_s
+                self._recent.append((now_s, 0))
+            case PlanAdopted():
+                self._adopt(record)
+            case RoundRecord():
+                self.done, self.epoch = record.round + 1, record.epoch
+                self.loss, self.learning_rate = record.loss, record.learning_rate
+                self.losses.append(record.loss)
+                self._recent.append((now_s, record.samples))
+            case EvaluationRecord():
+                self.evaluation = record
+            case IncidentRecord():
+                self.messages.append(f"round {record.round}: {record.what}; {record.action}")
+            case CheckpointRecord():
+                self.checkpoint = f"after round {record.round}, {size_text(record.bytes)}"
+            case RunEnded():
+                self.ended = True
+
+    def see_lanes(self, busy: dict[str, float]) -> None:
+        """Takes in which part of the last round each device computed."""
+        for device, part in busy.items():
+            lane = self.lanes.setdefault(device, Lane(""))
+            lane.busy = part if self.done <= self.first_round + 1 else _towards(lane.busy, part)
+
+    def samples_per_s(self) -> float | None:
+        """Samples per second over the last rounds, evaluations and all."""
+        if len(self._recent) < 2:
+            return None
+        seconds = self._recent[-1][0] - self._recent[0][0]
+        return sum(n for _, n in list(self._recent)[1:]) / seconds if seconds > 0 else None
+
+    def seconds_left(self, now_s: float) -> float | None:
+        """How long the rest will take if it goes on like this."""
+        trained = self.done - self.first_round
+        if trained < 3:
+            return None
+        return (now_s - self._started_s) / trained * (self.rounds - self.done)
+
+    def _adopt(self, record: PlanAdopted) -> None:
+        plan = record.plan
+        self.lanes = {}
+        for index, stage in enumerate(plan.stages):
+            first, end = stage.blocks
+            blocks = f"block {first}" if end == first + 1 else f"blocks {first}-{end - 1}"
+            for member in stage.group:
+                share = f" · {member.share} of {_whole(record, index)}" if len(stage.group) > 1 else ""
+                where = f"stage {index + 1} of {len(plan.stages)} · {blocks}{share}"
+                self.lanes[member.device] = Lane(where)
+
+
+def evaluation_text(record: EvaluationRecord) -> str:
+    """An evaluation in a few words."""
+    parts = [f"{name} {value:.4g}" for name, value in record.metrics.items()] + [f"loss {record.loss:.4g}"]
+    return " · ".join(parts) + (" · best so far" if record.best else "")
+
+
+def sparkline(values: list[float], width: int) -> str:
+    """The values as a line of bars at most so wide, lowest to highest; each bar is the mean of its values.
+
+    Where all are positive the scale is logarithmic: a loss falls fast at first, and what comes later matters too.
+    """
+    finite = [v for v in values if math.isfinite(v)]
+    if not finite or width < 1:
+        return ""
+    count = min(width, len(finite))
+    cuts = [len(finite) * i // count for i in range(count + 1)]
+    means = [sum(finite[a:b]) / (b - a) for a, b in pairwise(cuts)]
+    if min(means) > 0:
+        means = [math.log(m) for m in means]
+    low, high = min(means), max(means)
+    step = (high - low) or 1.0
+    return "".join("▁▂▃▄▅▆▇█"[min(7, int((m - low) / step * 8))] for m in means)
+
+
+def _towards(old: float, new: float) -> float:
+    return LANE_INERTIA * old + (1 - LANE_INERTIA) * new
+
+
+def _whole(record: PlanAdopted, stage: int) -> str:
+    plan = record.plan
+    if plan.stages[stage].sharing == "samples":
+        return f"{plan.micro_batch_size} rows"
+    return f"{plan.micro_batches} turns"

@@ -1,0 +1,93 @@
+"""Whatever goes wrong in a verb becomes one line on standard error and an exit code (docs/exit-codes.md)."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import tempfile
+import traceback
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+
+from potluck.errors import InputError, PotluckError
+from potluck.stopping import EXIT_INTERRUPTED
+
+TRACEBACK = "traceback.txt"
+
+
+class Unexpected(PotluckError):
+    """An error nobody foresaw; the message says where its traceback is."""
+
+
+class Interrupted(PotluckError):
+    """Ctrl-C, or a request of the system, ended it at once."""
+
+    exit_code = EXIT_INTERRUPTED
+
+
+class OneLineGroup(click.Group):
+    """A group of verbs that return their exit code."""
+
+    def main(self, *args: Any, **kwargs: Any) -> Any:
+        """Runs a verb and exits."""
+        kwargs |= {"standalone_mode": False, "prog_name": "potluck"}
+        sys.exit(_exit_code(lambda: super(OneLineGroup, self).main(*args, **kwargs)))
+
+
+def _exit_code(run: Any) -> int:
+    try:
+        with traceback_kept():
+            return run() or 0
+    except click.ClickException as error:
+        context = getattr(error, "ctx", None)
+        complain(f"{error.format_message()} Try {context.command_path if context else 'potluck'} --help")
+        return InputError.exit_code
+    except PotluckError as error:
+        complain(str(error))
+        return error.exit_code
+    except click.Abort:  # only while the command line itself is read
+        return EXIT_INTERRUPTED
+
+
+@contextlib.contextmanager
+def traceback_kept(folder: Callable[[], Path | None] = lambda: None) -> Iterator[None]:
+    """Turns an error nobody foresaw into one line; its traceback goes to a file, in the folder if it exists by then."""
+    try:
+        yield
+    except (PotluckError, click.ClickException, click.Abort, click.exceptions.Exit):
+        if debugging():
+            traceback.print_exc()
+        raise
+    except KeyboardInterrupt:
+        raise Interrupted("interrupted") from None
+    except Exception as error:
+        if debugging():
+            raise
+        path = _write_traceback(folder())
+        what = " ".join(f"{type(error).__name__}: {error}".split())[:300]
+        raise Unexpected(f"unexpected {what}; the traceback is in {path} (POTLUCK_DEBUG=1 shows it here)") from error
+
+
+def debugging() -> bool:
+    """Whether tracebacks are wanted."""
+    return os.environ.get("POTLUCK_DEBUG", "") not in ("", "0")
+
+
+def complain(text: str) -> None:
+    """Writes one line to standard error."""
+    click.echo("potluck: " + " ".join(text.split()), err=True)
+
+
+def _write_traceback(folder: Path | None) -> Path:
+    with contextlib.suppress(OSError):
+        if folder is not None and folder.is_dir():
+            path = folder / TRACEBACK
+            path.write_text(traceback.format_exc())
+            return path
+    with tempfile.NamedTemporaryFile("w", prefix="potluck-", suffix=f"-{TRACEBACK}", delete=False) as file:
+        file.write(traceback.format_exc())
+    return Path(file.name)

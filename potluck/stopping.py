@@ -1,0 +1,41 @@
+"""Ctrl-C: the first asks the run to stop in order, the second stops it at once, the others are ignored meanwhile."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable
+from types import FrameType, TracebackType
+from typing import Any
+
+EXIT_INTERRUPTED = 130  # what shells give a command ended by Ctrl-C
+
+
+class Stopping:
+    """A context in which SIGINT and SIGTERM are ours. Made and used in the main thread."""
+
+    def __init__(self, noticed: Callable[[], None]) -> None:
+        self._noticed = noticed  # called at the first one, inside the signal handler
+        self._count = 0
+        self._before: dict[signal.Signals, Any] = {}
+
+    def __enter__(self) -> Stopping:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            self._before[number] = signal.signal(number, self._handle)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def requested(self) -> bool:
+        """Whether somebody asked for an end."""
+        return self._count > 0
+
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        self._count += 1
+        if self._count == 1:
+            self._noticed()
+        elif self._count == 2:  # a third would interrupt the clean-up that the second started, and leave devices behind
+            raise KeyboardInterrupt

@@ -1,0 +1,61 @@
+"""`potluck demo`: the whole system on this machine, in well under a minute."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import click
+
+from potluck.errors import InputError
+from potluck.types import DeviceSpec, Fleet
+from potluck.units import duration_text, speeds
+from potluck.verbs.here import RUNS, check_run_dir
+from potluck.verbs.session import terminal
+from potluck.verbs.train import report
+
+
+def demo(devices: str, run_dir: Path | None, *, as_json: bool) -> int:
+    """Trains the demo's job on emulated devices and says what to try next; returns the exit code."""
+    fleet = _fleet(devices)
+    check_run_dir(run_dir or RUNS / "new", resume=False)
+    started = time.monotonic()
+    given = ", ".join(f"{device.speed:g}" for device in fleet.devices)
+    title = f"potluck demo: one model on {len(fleet.devices)} devices, of speed {given}"
+    with terminal(title, "loading PyTorch", as_json=as_json) as it:
+        from potluck.demo_job import job, test_labels
+        from potluck.runtime.run_folder import new_run_dir
+        from potluck.runtime.train import train
+
+        it.run_dir = run_dir or new_run_dir(RUNS)
+        result = train(job, fleet, it.options(run_dir=it.run_dir))
+    seconds = time.monotonic() - started
+    if as_json or result.reason == "stopped":
+        report(result, seconds, as_json=as_json)
+        return 0
+    click.echo(f"accuracy {result.metrics['accuracy']:.1%} on {len(test_labels)} digits that it had never seen")
+    click.echo(f"samples  {result.samples_lost} lost, {result.samples_doubled} used twice")
+    click.echo(f"model    {result.model_path}, after {result.rounds} rounds in {duration_text(seconds)}")
+    click.echo("\ntry next")
+    for command, why in next_steps(result.run_dir):
+        click.echo(f"  {why}\n    {command}")
+    return 0
+
+
+def _fleet(devices: str) -> Fleet:
+    try:
+        return Fleet(devices=tuple(DeviceSpec(name=name, speed=speed) for name, speed in speeds(devices)))
+    except InputError as error:
+        raise InputError(f"--devices: {error}") from None
+
+
+def next_steps(run_dir: Path) -> tuple[tuple[str, str], ...]:
+    """Two commands worth trying after the demo, and why."""
+    from potluck import demo_job
+
+    example = Path("examples/digits_cnn.py")
+    job_file = example if example.is_file() else Path(demo_job.__file__)
+    return (
+        (f"potluck verify --run {run_dir}", "was every sample used exactly once?"),
+        (f"potluck verify {job_file} --local 1,0.5,0.25", "are the numbers those of one machine?"),
+    )

@@ -1,0 +1,67 @@
+"""A run as somebody at a terminal has it: a display, Ctrl-C, and one line for whatever goes wrong."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+import msgspec
+
+from potluck.display.choose import Display, open_display
+from potluck.errors import PotluckError
+from potluck.failures import Interrupted, traceback_kept
+from potluck.stopping import Stopping
+
+if TYPE_CHECKING:
+    from potluck.runtime.options import Options
+
+
+@dataclass
+class Terminal:
+    """What a run shows and hears; `run_dir` is where a traceback goes, once it is known."""
+
+    display: Display
+    stopping: Stopping
+    run_dir: Path | None = None
+
+    def options(self, **choices: Any) -> Options:
+        """Options of a run that this terminal watches."""
+        from potluck.runtime.options import Options
+
+        return Options(
+            watchers=[self.display], progress=self.display.note, should_stop=self.stopping.requested, **choices
+        )
+
+
+@contextlib.contextmanager
+def terminal(title: str, first_note: str, *, as_json: bool) -> Iterator[Terminal]:
+    """A context for one run; with `as_json`, a failure also ends standard output with a JSON object."""
+    try:
+        with open_display(title, first_note) as display, Stopping(display.stopping) as stopping:
+            it = Terminal(display, stopping)
+            try:
+                with traceback_kept(lambda: it.run_dir):
+                    yield it
+            except Interrupted as error:
+                raise _with_way_on(error, it.run_dir) from None
+    except PotluckError as error:
+        if as_json:
+            emit({"error": str(error), "exit_code": error.exit_code})
+        raise
+
+
+def _with_way_on(error: Interrupted, run_dir: Path | None) -> Interrupted:
+    if run_dir is None or not (run_dir / "checkpoints").is_dir():
+        return error
+    return Interrupted(f"{error}; go on from the last checkpoint with --resume --run-dir {run_dir}")
+
+
+def emit(value: dict[str, Any]) -> None:
+    """Writes one JSON object as a line of standard output; numbers that are not finite become null."""
+    click.echo(msgspec.json.encode(value).decode())
+    sys.stdout.flush()

@@ -1,0 +1,104 @@
+"""`potluck train`: trains a job on local devices, and on those that join."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from potluck.config import TrainSettings
+from potluck.job import load_job
+from potluck.plan.validate import read_plan
+from potluck.units import duration_text
+from potluck.verbs.here import RUNS, check_run_dir, listen_address, local_fleet, newest_run
+from potluck.verbs.session import emit, terminal
+
+if TYPE_CHECKING:
+    from potluck.runtime.train import TrainResult
+
+
+def train(job_file: str, settings: TrainSettings, *, resume: bool) -> int:
+    """Trains the job of a file and reports; returns the exit code."""
+    fleet = local_fleet(settings)
+    listen = listen_address(settings)
+    plan = read_plan(settings.plan) if settings.plan is not None else None
+    run_dir = newest_run() if resume and settings.run_dir is None else settings.run_dir
+    check_run_dir(run_dir or RUNS / "new", resume=resume)
+    if settings.plain_network is not None:
+        # The devices started here listen on this network too; their command line does not say so.
+        os.environ["POTLUCK_PLAIN_NETWORK"] = str(settings.plain_network)
+    started = time.monotonic()
+    with terminal(f"potluck train {job_file}", f"reading {job_file}", as_json=settings.json) as it:
+        job = load_job(job_file)
+        from potluck.runtime.run_folder import new_run_dir
+        from potluck.runtime.train import train as train_job
+
+        it.run_dir = run_dir or new_run_dir(RUNS)
+        options = it.options(
+            plan=plan, run_dir=it.run_dir, resume=resume, carrier=settings.carrier, listen=listen,
+            joined=settings.devices, join_timeout_s=settings.timeout, timeout_s=settings.timeout,
+            listening=_invitation(settings, it.display.announce),
+        )  # fmt: skip
+        result = train_job(job, fleet, options)
+    report(result, time.monotonic() - started, as_json=settings.json)
+    return 0
+
+
+def report(result: TrainResult, seconds: float, *, as_json: bool) -> None:
+    """Says what a run came to."""
+    if as_json:
+        emit(summary(result, seconds))
+        return
+    figures = [f"{name} {value:.4g}" for name, value in result.metrics.items()]
+    figures += [] if result.loss is None else [f"loss {result.loss:.4g}"]
+    figures += [f"{result.samples_per_s:,.0f} samples/s", duration_text(seconds)]
+    click.echo(f"{result.reason} after {result.rounds} rounds: " + " · ".join(figures))
+    click.echo(f"samples  {result.samples_lost} lost, {result.samples_doubled} used twice")
+    click.echo(f"model    {result.model_path}")
+    if result.reason == "stopped":
+        click.echo(f"go on    {resume_command(sys.argv[1:], result.run_dir)}")
+
+
+def summary(result: TrainResult, seconds: float) -> dict[str, object]:
+    """A run as JSON has it."""
+    stopped = {"resume": resume_command(sys.argv[1:], result.run_dir)} if result.reason == "stopped" else {}
+    return {
+        "reason": result.reason,
+        "rounds": result.rounds,
+        "loss": result.loss,
+        **result.metrics,
+        "samples_per_s": result.samples_per_s,
+        "samples_lost": result.samples_lost,
+        "samples_doubled": result.samples_doubled,
+        "seconds": seconds,
+        "model": str(result.model_path),
+        "run_dir": str(result.run_dir),
+        **stopped,
+    }
+
+
+def resume_command(arguments: Sequence[str], run_dir: Path) -> str:
+    """The command line that goes on where this one stopped."""
+    kept, skip = [], False
+    for argument in arguments:
+        if not skip and argument != "--resume" and not argument.startswith("--run-dir"):
+            kept.append(argument)
+        skip = argument == "--run-dir"
+    return shlex.join(["potluck", *kept, "--resume", "--run-dir", str(run_dir)])
+
+
+def _invitation(settings: TrainSettings, say: Callable[[str], None]) -> Callable[[str], None]:
+    """What to say once the address is known: how the others join."""
+
+    def invite(address: str) -> None:
+        if settings.devices:
+            network = f" --plain-network {settings.plain_network}" if settings.plain_network is not None else ""
+            say(f"on each other device run:  potluck join {address}{network}")
+
+    return invite

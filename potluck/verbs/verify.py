@@ -1,0 +1,64 @@
+"""`potluck verify`: does a job train to the same numbers as on one machine, and did a run use every sample once?"""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import click
+
+from potluck.config import TrainSettings
+from potluck.control.audit import Audit, audit
+from potluck.job import load_job
+from potluck.plan.validate import read_plan
+from potluck.verbs.here import own_fleet
+from potluck.verbs.session import emit, terminal
+
+TWO_DEVICES = (("local1", 1.0), ("local2", 1.0))
+
+
+def verify_numbers(job_file: str, settings: TrainSettings, rounds: int) -> int:
+    """Trains a few rounds cut and uncut and compares; returns the exit code."""
+    # With one device there would be nothing to cut. Who else may join is a matter of training.
+    local = settings.local or TWO_DEVICES
+    settings = dataclasses.replace(settings, local=local, no_local=False, listen=None, devices=0)
+    fleet = own_fleet(settings)
+    plan = read_plan(settings.plan) if settings.plan is not None else None
+    with terminal(f"potluck verify {job_file}", f"reading {job_file}", as_json=settings.json) as it:
+        job = load_job(job_file)
+        from potluck.runtime.verify import verify_job
+
+        options = it.options(carrier=settings.carrier, timeout_s=settings.timeout)
+        found = verify_job(job, plan, fleet, rounds, options)
+    if settings.json:
+        emit(dataclasses.asdict(found))
+    else:
+        verdict = {1: "the same bits", 2: "the same numbers, to rounding", 0: "NOT the same numbers"}[found.rung]
+        click.echo(f"{verdict}, after {found.rounds} rounds on {len(fleet.devices)} devices and on one: {found.why}")
+        if found.rung != 1:
+            click.echo(f"largest difference {found.max_difference:.1e} of the way the weights moved")
+    return 0 if found.rung else 1
+
+
+def verify_run(run_dir: Path, *, as_json: bool) -> int:
+    """Judges the ledger of a run; returns the exit code."""
+    found = audit(run_dir)
+    if as_json:
+        whole = dataclasses.asdict(found) | {"exact": found.exact, "finished": found.finished}
+        emit(whole | {"lost": len(found.lost), "doubled": len(found.doubled)})
+    else:
+        for line in audit_lines(run_dir, found):
+            click.echo(line)
+    return 0 if found.exact else 1
+
+
+def audit_lines(run_dir: Path, found: Audit) -> list[str]:
+    """What an audit found, in words."""
+    if not found.exact:
+        return [f"{run_dir}: NOT every sample was used exactly once", *(f"  {problem}" for problem in found.problems)]
+    so_far = "" if found.finished else " so far; the run has not finished"
+    return [
+        f"{run_dir}: every sample of every epoch was used exactly once, in the order that the seed gives",
+        f"{found.rounds} of {found.rounds_expected} rounds, {found.epochs_complete} whole epochs, "
+        f"{found.samples} samples{so_far}",
+    ]

@@ -1,0 +1,180 @@
+"""The command line with real processes: what it promises, and that it leaves nothing behind."""
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+ROOT = Path(__file__).parents[2]
+DEADLINE_S = 90.0
+
+JOB = """
+import potluck, torch
+from torch import nn
+from potluck.datasets.digits import digits
+images, labels, _, _ = (torch.from_numpy(a) for a in digits())
+job = potluck.Job(
+    model=lambda: nn.Sequential(nn.Flatten(), nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 10)),
+    loss=nn.functional.cross_entropy, optimizer=potluck.SGD(lr=0.1), data=(images, labels), batch_size=50,
+    rounds=ROUNDS,
+)
+"""
+
+
+class Potluck:
+    """Starts potluck in a folder of its own, with a mark by which its whole family is found again."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.mark = f"potluck-test-{os.getpid()}-{folder.name}"
+        self.environment = {
+            **{k: v for k, v in os.environ.items() if not k.startswith("POTLUCK_")},
+            "PYTHONPATH": str(ROOT),
+            "OMP_NUM_THREADS": "1",
+            "TEST_MARK": self.mark,
+        }
+
+    def start(self, *arguments: str) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            [sys.executable, "-m", "potluck", *arguments],
+            cwd=self.folder, env=self.environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        )  # fmt: skip
+
+    def run(self, *arguments: str) -> tuple[int, str, str]:
+        """Exit code, standard output, standard error."""
+        process = self.start(*arguments)
+        out, err = process.communicate(timeout=DEADLINE_S)
+        return process.returncode, out, err
+
+    def alive(self) -> list[psutil.Process]:
+        """Processes started by us, directly or not, that have not ended."""
+        found = []
+        for process in psutil.process_iter():
+            with contextlib.suppress(psutil.Error):
+                if process.environ().get("TEST_MARK") == self.mark and process.status() != psutil.STATUS_ZOMBIE:
+                    found.append(process)
+        return found
+
+    def job(self, rounds: int) -> str:
+        (self.folder / "job.py").write_text(JOB.replace("ROUNDS", str(rounds)))
+        return "job.py"
+
+
+@pytest.fixture
+def potluck(tmp_path) -> Iterator[Potluck]:
+    it = Potluck(tmp_path)
+    yield it
+    left = it.alive()
+    for process in left:
+        process.kill()
+    assert not left, "processes were left behind"
+
+
+def _wait_for_line(process: subprocess.Popen[str], start: str) -> list[str]:
+    """Reads standard error up to a line that starts like this; the process's own deadlines end the wait."""
+    assert process.stderr is not None
+    seen = []
+    for line in process.stderr:
+        seen.append(line)
+        if line.startswith(start):
+            return seen
+    raise AssertionError(f"it ended without a line {start!r}: {seen}")
+
+
+def test_help_is_quick_because_nothing_heavy_is_imported(potluck):
+    code = "import sys, potluck.cli; sys.exit(bool({'torch', 'rich', 'numpy'} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", code], env=potluck.environment, timeout=DEADLINE_S)
+    assert done.returncode == 0
+
+
+def test_the_demo_reads_digits_and_loses_no_sample(potluck):
+    code, out, err = potluck.run("demo", "--json", "--run-dir", "demo")
+    assert code == 0, err
+    (line,) = out.splitlines()
+    result = json.loads(line)
+    assert result["accuracy"] >= 0.95
+    assert (result["samples_lost"], result["samples_doubled"]) == (0, 0)
+    assert result["rounds"] == 150
+    assert (potluck.folder / result["model"]).is_file()
+    assert 0 < result["seconds"] < 60
+    code, out, _ = potluck.run("verify", "--run", "demo")
+    assert code == 0
+    assert "every sample of every epoch was used exactly once" in out
+
+
+def test_ctrl_c_finishes_the_round_and_the_run_can_be_resumed(potluck):
+    job = potluck.job(rounds=100_000)
+    process = potluck.start("train", job, "--local", "1,0.5", "--run-dir", "run", "--json")
+    _wait_for_line(process, "round ")
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=DEADLINE_S)
+    assert process.returncode == 0, err
+    stopped = json.loads(out.splitlines()[-1])
+    assert stopped["reason"] == "stopped"
+    assert (potluck.folder / stopped["model"]).is_file()
+    assert stopped["resume"].endswith("--json --resume --run-dir run")
+
+    more = 5
+    potluck.job(rounds=stopped["rounds"] + more)
+    code, out, err = potluck.run("train", job, "--resume")  # no newest run in runs/: this one was put elsewhere
+    assert code == 2, err
+    code, out, err = potluck.run("train", job, "--local", "1", "--json", "--resume", "--run-dir", "run")
+    assert code == 0, err
+    resumed = json.loads(out.splitlines()[-1])
+    assert (resumed["reason"], resumed["rounds"]) == ("finished", stopped["rounds"] + more)
+    assert (resumed["samples_lost"], resumed["samples_doubled"]) == (0, 0)
+
+
+def test_a_second_ctrl_c_stops_at_once(potluck):
+    process = potluck.start("train", potluck.job(rounds=100_000), "--local", "1,0.02", "--run-dir", "run")
+    _wait_for_line(process, "round ")
+    process.send_signal(signal.SIGINT)
+    _wait_for_line(process, "stopping after this round")
+    asked = time.monotonic()
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=DEADLINE_S)
+    assert time.monotonic() - asked < 15
+    assert process.returncode == 130
+    assert err.splitlines()[-1].startswith("potluck: interrupted")
+
+
+def test_a_port_in_use_is_named(potluck):
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        code, _, err = potluck.run("train", potluck.job(3), "--listen", f"127.0.0.1:{port}", "--devices", "1")
+    assert code == 2
+    assert err.splitlines()[-1].startswith(f"potluck: port {port} on 127.0.0.1 is in use; ")
+    assert "Traceback" not in err
+
+
+def test_a_device_that_cannot_start_ends_the_run_with_what_it_said(potluck):
+    (potluck.folder / "sitecustomize.py").write_text(
+        "import sys\nif 'join' in sys.orig_argv and 'local2' in sys.orig_argv:\n    sys.exit('no such luck')\n"
+    )
+    potluck.environment["PYTHONPATH"] += f"{os.pathsep}{potluck.folder}"
+    code, _, err = potluck.run("train", potluck.job(3), "--local", "1,1")
+    assert code == 3
+    assert err.splitlines()[-1] == "potluck: device local2 ended with code 1: SystemExit: no such luck"
+
+
+def test_a_device_joins_from_elsewhere_by_the_line_that_train_prints(potluck):
+    train = potluck.start("train", potluck.job(rounds=20), "--no-local", "--devices", "1", "--json")
+    invitation = _wait_for_line(train, "on each other device run:")[-1]
+    arguments = invitation.partition("potluck ")[2].split()
+    code, _, err = potluck.run(*arguments, "--name", "guest", "--threads", "1")
+    assert code == 0, err
+    assert "guest holds stage 1 of 1" in err
+    out, err = train.communicate(timeout=DEADLINE_S)
+    assert train.returncode == 0, err
+    assert json.loads(out.splitlines()[-1])["rounds"] == 20

@@ -1,0 +1,117 @@
+"""Settings: flags over variables over a file over defaults, and whatever is wrong is named."""
+
+import dataclasses
+from ipaddress import IPv4Network
+from pathlib import Path
+
+import pytest
+
+from potluck.config import JoinSettings, TrainSettings, config_file, settle
+from potluck.errors import InputError
+
+
+def _file(tmp_path: Path, text: str) -> Path:
+    path = tmp_path / "potluck.toml"
+    path.write_text(text)
+    return path
+
+
+def test_every_setting_has_a_reader_and_a_default():
+    for kind in (TrainSettings, JoinSettings):
+        assert set(kind.READERS) == {f.name for f in dataclasses.fields(kind)}
+        assert settle(kind, {}, {}) == kind()
+
+
+def test_a_flag_wins_over_a_variable_over_the_file_over_the_default(tmp_path):
+    file = _file(tmp_path, '[train]\nbandwidth = "1Mbit"\ncarrier = "gloo"\ntimeout = "9s"\n')
+    environment = {"POTLUCK_BANDWIDTH": "2Mbit", "POTLUCK_CARRIER": "zmq"}
+    got = settle(TrainSettings, {"bandwidth": "4Mbit", "carrier": None}, environment, file)
+    assert got.bandwidth == 500_000.0  # the flag's
+    assert got.carrier == "zmq"  # the variable's
+    assert got.timeout == 9.0  # the file's
+    assert got.devices == 0  # the default
+
+
+def test_a_file_may_use_lists_tables_and_numbers(tmp_path):
+    file = _file(
+        tmp_path,
+        '[train]\nlocal = {desk = 1, pi = 0.25}\nmemory = ["512MB", 1000]\ndevices = 2\nlisten = "127.0.0.1:0"\n'
+        'plain_network = "10.0.0.0/8"\njson = true\n[join]\nname = "pi"\nthreads = 2\nspeed = 0.5\n',
+    )
+    got = settle(TrainSettings, {}, {}, file)
+    assert got.local == (("desk", 1.0), ("pi", 0.25))
+    assert got.memory == (512_000_000, 1000)
+    assert got.plain_network == IPv4Network("10.0.0.0/8")
+    assert got.json
+    joined = settle(JoinSettings, {}, {}, file)
+    assert (joined.name, joined.threads, joined.speed) == ("pi", 2, 0.5)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("[train]\nbandwith = '1Mbit'", "train.bandwith: unknown key; did you mean bandwidth?"),
+        ("[trian]\nlocal = '1'", "trian: unknown table"),
+        ("bandwidth = '1Mbit'", "bandwidth: a key outside any table"),
+        ("[train]\nbandwidth = 100", "train.bandwidth: '100' has no unit"),
+        ("[train]\nbandwidth = true", "train.bandwidth: True is a truth value"),
+        ("[train]\nbandwidth = '1Mbitt'", "train.bandwidth: '1Mbitt' has the unknown unit 'Mbitt'; did you mean Mbit?"),
+        ("[train]\ndevices = -1", "train.devices: -1 does not do; give a whole number, at least 0"),
+        ("[train]\ndevices = 1.5", "train.devices: 1.5"),
+        ("[train]\nno_local = 'maybe'", "train.no_local: 'maybe' is neither true nor false"),
+        ("[train]\ncarrier = 'zqm'", "train.carrier: 'zqm' is not known; did you mean zmq?"),
+        ("[train]\nlocal = [1, 2]", "train.local: '1,2': speed 2 cannot be emulated"),
+        ("[train]\nplain_network = '10.0.0.1'", "train.plain_network"),
+        ("[join]\nspeed = '0.5,0.5'", "join.speed"),
+        ("[join]\nmemory = '1 elephant'", "join.memory"),
+        ("[train\n", "not TOML"),
+    ],
+)
+def test_what_is_wrong_in_a_file_is_named_with_file_and_key(tmp_path, text, expected):
+    file = _file(tmp_path, text)
+    with pytest.raises(InputError) as caught:
+        settle(TrainSettings, {}, {}, file)  # a wrong [join] too: devices started here will read it
+    assert str(caught.value).startswith(f"{file}: ")
+    assert expected in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_missing_file_is_named(tmp_path):
+    with pytest.raises(InputError, match=r"none\.toml: cannot be read"):
+        settle(TrainSettings, {}, {}, tmp_path / "none.toml")
+
+
+def test_an_unknown_variable_is_an_error_and_foreign_ones_are_not():
+    settle(TrainSettings, {}, {"PATH": "x", "POTLUCK_DEBUG": "1", "POTLUCK_CONFIG": "x", "POTLUCK_NAME": "pi"})
+    with pytest.raises(InputError, match=r"POTLUCK_BANDWITH: unknown variable; did you mean POTLUCK_BANDWIDTH\?"):
+        settle(TrainSettings, {}, {"POTLUCK_BANDWITH": "1Mbit"})
+
+
+def test_a_wrong_variable_or_flag_is_named():
+    with pytest.raises(InputError, match=r"^POTLUCK_TIMEOUT: "):
+        settle(TrainSettings, {}, {"POTLUCK_TIMEOUT": "soon"})
+    with pytest.raises(InputError, match=r"^--plain-network: "):
+        settle(TrainSettings, {"plain_network": "home"}, {})
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        {"local": "1", "no_local": True, "devices": "1"},
+        {"no_local": True},
+        {"listen": "127.0.0.1:7117"},
+        {"local": "1,1,1", "memory": "1MB,1MB"},
+    ],
+)
+def test_settings_that_contradict_each_other_are_refused(flags):
+    with pytest.raises(InputError, match="--"):
+        settle(TrainSettings, flags, {})
+
+
+def test_the_file_is_the_flags_then_the_variables_then_the_folders(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert config_file(None, {}) is None
+    _file(tmp_path, "")
+    assert config_file(None, {}) == Path("potluck.toml")
+    assert config_file(None, {"POTLUCK_CONFIG": "b.toml"}) == Path("b.toml")
+    assert config_file(Path("a.toml"), {"POTLUCK_CONFIG": "b.toml"}) == Path("a.toml")

@@ -1,0 +1,121 @@
+"""What the displays show of a run."""
+
+import io
+
+import pytest
+from rich.console import Console
+
+from potluck.display.lines import LineDisplay
+from potluck.display.live import LiveDisplay
+from potluck.display.view import RunView, sparkline
+from potluck.metrics.records import (
+    CheckpointRecord,
+    EvaluationRecord,
+    IncidentRecord,
+    PlanAdopted,
+    Record,
+    RunStarted,
+)
+from potluck.types import Member, Plan, RoundRecord, Stage
+
+PLAN = Plan(
+    micro_batch_size=5,
+    micro_batches=2,
+    stages=(
+        Stage(blocks=(0, 4), group=(Member(device="desk", share=2),)),
+        Stage(blocks=(4, 5), group=(Member(device="pi1", share=1), Member(device="pi2", share=1))),
+    ),
+)
+STARTED = RunStarted(
+    round=0, rounds=20, samples=100, batch_size=10, micro_batch_size=5, seed=0, program="", devices=PLAN.devices
+)
+ADOPTED = PlanAdopted(term=1, round=0, plan=PLAN, reason="start", at_s=0.0)
+EVALUATED = EvaluationRecord(
+    round=10, epoch=0, samples=9, loss=0.5, metrics={"accuracy": 0.75}, best=True, seconds=0.1, at_s=1.0
+)
+TROUBLE = IncidentRecord(
+    kind="not_finite", round=3, device=None, what="a loss is NaN", action="run once more", at_s=1.0
+)
+
+
+def _round(number: int, loss: float = 1.0) -> RoundRecord:
+    return RoundRecord(round=number, epoch=number // 10, term=1, samples=10, loss=loss, learning_rate=0.1, seconds=0.5)
+
+
+def _view(rounds: int) -> RunView:
+    view = RunView()
+    view.see(STARTED, 100.0)
+    view.see(ADOPTED, 100.0)
+    for number in range(rounds):
+        view.see(_round(number), 100.0 + (number + 1) * 0.5)
+    return view
+
+
+def test_rate_and_time_left_follow_from_when_rounds_came():
+    view = _view(10)
+    assert view.samples_per_s() == pytest.approx(20.0)
+    assert view.seconds_left(105.0) == pytest.approx(5.0)
+    assert (view.done, view.epochs) == (10, 2)
+
+
+def test_nothing_is_guessed_before_there_is_anything_to_go_by():
+    view = _view(0)
+    assert view.samples_per_s() is None
+    assert view.seconds_left(101.0) is None
+
+
+def test_a_resumed_run_does_not_count_rounds_of_the_run_before():
+    view = RunView()
+    view.see(RunStarted(**{f: getattr(STARTED, f) for f in STARTED.__struct_fields__} | {"round": 10}), 0.0)
+    for number in range(10, 15):
+        view.see(_round(number), number - 9.0)
+    assert view.seconds_left(5.0) == pytest.approx(5.0)
+
+
+def test_a_lane_says_what_its_device_holds():
+    lanes = {name: lane.where for name, lane in _view(0).lanes.items()}
+    assert lanes["desk"] == "stage 1 of 2 · blocks 0-3"
+    assert lanes["pi1"] == "stage 2 of 2 · block 4 · 1 of 2 turns"
+
+
+def test_a_sparkline_falls_with_the_values_and_keeps_its_width():
+    line = sparkline([2.0**-i for i in range(100)], 10)
+    assert len(line) == 10
+    assert (line[0], line[-1]) == ("█", "▁")
+    assert list(line) == sorted(line, reverse=True)
+    assert sparkline([float("nan")], 10) == sparkline([], 10) == ""
+
+
+def test_lines_say_every_epoch_evaluation_and_incident():
+    stream = io.StringIO()
+    display = LineDisplay(stream)
+    records: list[Record] = [STARTED, ADOPTED, *(_round(n) for n in range(20)), EVALUATED, TROUBLE]
+    for record in records:
+        display.record(record)
+    text = stream.getvalue()
+    assert "round 10/20 · epoch 1/2 · loss 1.0000" in text
+    assert "round 20/20 · epoch 2/2" in text
+    assert "after round 10: accuracy 0.75 · loss 0.5 · best so far" in text
+    assert "a loss is NaN; run once more" in text
+    assert len(text.splitlines()) < 10  # rounds come faster than anybody reads
+
+
+@pytest.mark.parametrize("width", [40, 80, 120])
+def test_the_live_picture_fits_and_shows_every_device(width):
+    console = Console(file=io.StringIO(), width=width, height=30, force_terminal=True, color_system=None)
+    display = LiveDisplay(console, "potluck train job.py", "reading")
+    saved = CheckpointRecord(round=10, bytes=2000, seconds=0.1, at_s=1.0)
+    records: list[Record] = [STARTED, ADOPTED, *(_round(n) for n in range(12)), EVALUATED, TROUBLE, saved]
+    for record in records:
+        display.record(record)
+    display.lanes(11, {"desk": 0.9, "pi1": 0.4, "pi2": 0.1})
+    with console.capture() as capture:
+        console.print(display)
+    lines = capture.get().splitlines()
+    assert all(len(line) <= width for line in lines)
+    picture = "\n".join(lines)
+    for name in ("desk", "pi1", "pi2", "round", "accuracy 0.75"):
+        assert name in picture
+    if width >= 80:
+        assert "epoch 2/2" in picture
+        assert "a loss is NaN; run once more" in picture
