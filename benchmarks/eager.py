@@ -17,7 +17,9 @@ def eager_difference(case: Case, prepared: PreparedJob) -> tuple[str, ...]:
     """Names of tensors whose bits differ between the uncut program and the eager module, after the job's rounds."""
     job = prepared.job
     model = case.make_model().train()
-    optimizer = torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=0.05, momentum=0.9, foreach=False)
+    optimizer = torch.optim.SGD(
+        [p for p in model.parameters() if p.requires_grad], lr=0.05, momentum=0.9, foreach=False
+    )
     loader = training_loader(job)
     try:
         for round in range(loader.order.rounds):

@@ -128,10 +128,10 @@ def start_workers(names: list[str], quick: bool) -> list[subprocess.Popen[str]]:
     shares = [("zmq", names[0::2]), ("zmq", names[1::2])]
     flags = ["--quick"] if quick else []
     workers = []
-    for carrier, models in shares + [("gloo", [m for m in GLOO_MODELS if m in names])]:
+    for carrier, models in [*shares, ("gloo", [m for m in GLOO_MODELS if m in names])]:
         command = [sys.executable, "-m", "benchmarks.exactness", "--worker", ",".join(models), "--carrier", carrier]
         if models:
-            workers.append(subprocess.Popen([*command, *flags], stdout=subprocess.PIPE, text=True))  # noqa: S603
+            workers.append(subprocess.Popen([*command, *flags], stdout=subprocess.PIPE, text=True))
     return workers
 
 

@@ -9,6 +9,7 @@ Everything is interleaved and repeated in one go; the median ratio counts, and o
 
 from __future__ import annotations
 
+import itertools
 import json
 import statistics
 import subprocess
@@ -60,8 +61,7 @@ def workload(name: str, rounds: int) -> Workload:
             config.classifier_dropout_prob = 0.0
             return Logits(MobileNetV2ForImageClassification(config))
 
-        data: object = CaseSamples(images, labels)
-        loss = nn.functional.cross_entropy
+        data = CaseSamples(images, labels)
     else:
         from transformers import GPT2Config, GPT2LMHeadModel
 
@@ -76,14 +76,16 @@ def workload(name: str, rounds: int) -> Workload:
             )  # fmt: skip
             return Logits(GPT2LMHeadModel(config))
 
-        def loss(outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-            return nn.functional.cross_entropy(outputs.flatten(0, 1), labels.flatten())
-
     job = potluck.Job(
-        model=make, loss=loss, optimizer=potluck.SGD(lr=0.01, momentum=0.9), data=data,  # type: ignore[arg-type]
+        model=make, loss=token_loss, optimizer=potluck.SGD(lr=0.01, momentum=0.9), data=data,
         batch_size=micro * micros, micro_batch_size=micro, rounds=rounds, checkpoint_every=10**9,
     )  # fmt: skip
     return Workload(job, rounds)
+
+
+def token_loss(outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    """Cross entropy over samples, or over every token of every sample."""
+    return nn.functional.cross_entropy(outputs.reshape(-1, outputs.shape[-1]), labels.reshape(-1))
 
 
 class Logits(nn.Module):
@@ -102,7 +104,7 @@ def plain_loop(name: str, rounds: int) -> list[float]:
     """Seconds of each round of a plain PyTorch loop with gradient accumulation."""
     torch.set_num_threads(1)
     job = workload(name, rounds).job
-    model = job.model().train()  # type: ignore[operator, union-attr]
+    model = job.model().train()  # type: ignore[operator]
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
     loader = training_loader(job)
     seconds = []
@@ -123,7 +125,7 @@ def plain_loop(name: str, rounds: int) -> list[float]:
 
 def start_plain(name: str, rounds: int) -> subprocess.Popen[str]:
     command = [sys.executable, "-m", "benchmarks.overhead", "--plain", name, "--rounds", str(rounds)]
-    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)  # noqa: S603
+    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
 
 def run_plain(name: str, rounds: int, copies: int) -> float:
@@ -157,9 +159,7 @@ def pairs(prepared: PreparedJob) -> dict[str, Plan]:
     count = job.batch_size // job.micro_batch
     blocks = len(prepared.facts.blocks)
     both = tuple(Member(device=d.name, share=count // 2) for d in devices(2))
-    turns = Plan(
-        micro_batch_size=job.micro_batch, micro_batches=count, stages=(Stage(blocks=(0, blocks), group=both),)
-    )
+    turns = Plan(micro_batch_size=job.micro_batch, micro_batches=count, stages=(Stage(blocks=(0, blocks), group=both),))
     return {"turns": turns, "pipeline": even_plan(prepared.facts, devices(2), job.micro_batch, count)}
 
 
@@ -170,7 +170,7 @@ def run_agents(live: LiveFleet, prepared: PreparedJob, plan: Plan, options: Opti
         watcher = _Moments(moments)
         run_on(live, prepared, plan, Options(run_dir=Path(folder) / "run", timeout_s=120.0, watchers=(watcher,)))
         assert len(round_records(read(Path(folder) / "run" / RECORDS))) == len(moments)
-    steps = [b - a for a, b in zip(moments[2:], moments[3:], strict=False)]
+    steps = [b - a for a, b in itertools.pairwise(moments[2:])]
     return 1.0 / statistics.median(steps)
 
 
@@ -188,7 +188,8 @@ def measure(name: str, rounds: int, repeats: int) -> dict[str, float]:
     """Both ratios of one model: medians over interleaved repeats."""
     options = Options(timeout_s=120.0)
     prepared = prepare_job(workload(name, rounds).job)
-    ones, twos, best = [], [], {}
+    ones: list[float] = []
+    twos: list[float] = []
     with LiveFleet(Fleet(devices=devices(2)), options) as live:
         candidates = pairs(prepared)
         for repeat in range(repeats):
@@ -197,7 +198,6 @@ def measure(name: str, rounds: int, repeats: int) -> dict[str, float]:
             plain_two = run_plain(name, rounds, 2)
             speeds = {k: run_agents(live, prepared, p, options) for k, p in candidates.items()}
             kind = max(speeds, key=lambda k: speeds[k])
-            best[kind] = best.get(kind, 0) + 1
             ones.append(agent_one / plain_one)
             twos.append((speeds[kind] / agent_one) / (plain_two / plain_one))
             print(

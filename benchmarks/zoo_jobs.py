@@ -70,7 +70,7 @@ def case_job(
         seed=3,
         schedule=Cosine(total=rounds, warmup=1) if hard else None,
         clip_norm=0.5 if hard else None,
-        loss_weight=case.loss_weight,  # type: ignore[arg-type]
+        loss_weight=case.loss_weight,
         checkpoint_every=rounds,
     )
 
@@ -109,6 +109,4 @@ def _stage(stage: Stage, depth: int) -> Stage:
 
 
 def _with_stages(plan: Plan, stages: list[Stage]) -> Plan:
-    return Plan(
-        micro_batch_size=plan.micro_batch_size, micro_batches=plan.micro_batches, stages=tuple(stages)
-    )
+    return Plan(micro_batch_size=plan.micro_batch_size, micro_batches=plan.micro_batches, stages=tuple(stages))

@@ -159,7 +159,7 @@ def adapted() -> nn.Module:
     model.requires_grad_(False)
     model.norm.requires_grad_(True)
     for layer in model.layers:
-        assert isinstance(layer, Layer)  # noqa: S101  (for the type checker)
+        assert isinstance(layer, Layer)
         layer.attention.qkv = Adapter(layer.attention.qkv)  # type: ignore[assignment]
         layer.attention.out = Adapter(layer.attention.out)  # type: ignore[assignment]
     return model

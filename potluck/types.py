@@ -34,7 +34,7 @@ class DeviceSpec(Value, frozen=True, kw_only=True):
         if not self.name or self.name == COORDINATOR or any(c.isspace() or c in ",/" for c in self.name):
             raise InputError(f"device name {self.name!r}: give it a short word without spaces, commas or slashes")
         if self.memory_bytes < 0:
-            raise InputError(f"device {self.name}: memory_bytes {self.memory_bytes}; give a positive size, or 0 for no limit")
+            raise InputError(f"device {self.name}: memory_bytes {self.memory_bytes}; give a size, or 0 for no limit")
         if self.threads < 1:
             raise InputError(f"device {self.name}: threads {self.threads}; give at least 1")
         if not 0 < self.speed <= 1:
@@ -149,7 +149,7 @@ class ModelFacts(Value, frozen=True, kw_only=True):
     optimizer_slots: int = 0  # state tensors per trainable parameter: SGD 0 or 1, Adam 2
 
 
-class RoundRecord(Value, kw_only=True, tag="round"):
+class RoundRecord(Value, frozen=True, kw_only=True, tag="round"):
     """One committed round."""
 
     round: int

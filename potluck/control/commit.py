@@ -1,4 +1,4 @@
-"""What becomes of a round, decided from what the devices report. The coordinator and a lone device use the same rule."""
+"""What becomes of a round, decided from what the devices report: one rule for the coordinator and a lone device."""
 
 from __future__ import annotations
 
@@ -19,9 +19,7 @@ class Judgement(NamedTuple):
     reason: str
 
 
-def judge(
-    ready: Mapping[str, Ready], parameters: Sequence[str], clip_norm: float | None, attempt: int
-) -> Judgement:
+def judge(ready: Mapping[str, Ready], parameters: Sequence[str], clip_norm: float | None, attempt: int) -> Judgement:
     """Commit a round whose numbers are all finite; give any other one a second chance, then stop.
 
     Losses are added by micro-batch and row, norms in program order: neither depends on how the model was cut.

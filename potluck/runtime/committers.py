@@ -13,7 +13,9 @@ from potluck.wire.messages import Begin, Committed, FromAgent, Ready, Verdict
 class AskCoordinator:
     """Reports ready and waits for the verdict."""
 
-    def __init__(self, send: Callable[[FromAgent], None], verdicts: queue.Queue[Verdict | None], timeout_s: float) -> None:
+    def __init__(
+        self, send: Callable[[FromAgent], None], verdicts: queue.Queue[Verdict | None], timeout_s: float
+    ) -> None:
         self._send, self._verdicts, self._timeout_s = send, verdicts, timeout_s
 
     def decide(self, ready: Ready, begin: Begin, attempt: int) -> Verdict:

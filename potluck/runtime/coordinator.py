@@ -14,7 +14,7 @@ from potluck.job import Job
 from potluck.metrics.records import EvaluationRecord, IncidentRecord, PlanAdopted, Record, RunEnded, RunStarted
 from potluck.optimizers import Optimizer
 from potluck.runtime.evaluation import Evaluator, Judge
-from potluck.runtime.feeder import Feeder, FedRound
+from potluck.runtime.feeder import FedRound, Feeder
 from potluck.runtime.layout import PlanLayout
 from potluck.runtime.loading import training_loader
 from potluck.runtime.model_state import ModelState
@@ -105,9 +105,7 @@ class Coordinator:
         loader = training_loader(s.job, ahead=_AHEAD)
         self.order = loader.order
         self._announce()
-        feeder = Feeder(
-            loader, s.layout, s.link, s.first_round, _AHEAD_ALONE if self.alone else _AHEAD, s.timeout_s
-        )
+        feeder = Feeder(loader, s.layout, s.link, s.first_round, _AHEAD_ALONE if self.alone else _AHEAD, s.timeout_s)
         evaluator = Evaluator(s, self._next) if s.job.eval_data is not None else None
         try:
             reason = self._rounds(feeder, evaluator)
@@ -263,4 +261,3 @@ class Coordinator:
     def _say_end(self, reason: Any, message: str) -> None:
         elapsed = time.monotonic() - self.started_s
         self._say(RunEnded(round=self.committed, reason=reason, message=message, seconds=elapsed, at_s=elapsed))
-

@@ -15,7 +15,9 @@ from potluck.types import DeviceKind, DeviceSpec
 def torch_device(kind: DeviceKind) -> torch.device:
     """The torch device of a kind; an InputError if this machine has none."""
     if kind == "cuda" and not torch.cuda.is_available():
-        raise InputError("--device cuda: this machine's torch sees no CUDA GPU; use --device cpu, or install a CUDA build")
+        raise InputError(
+            "--device cuda: this machine's torch sees no CUDA GPU; use --device cpu, or install a CUDA build"
+        )
     if kind == "mps" and not torch.backends.mps.is_available():
         raise InputError("--device mps: this machine has no Metal GPU that torch can use; use --device cpu")
     return torch.device(kind)

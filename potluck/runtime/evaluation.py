@@ -105,7 +105,10 @@ class Evaluator:
             for part in rows(last, micro_batch, size, self.s.plan):
                 tag = Tag("outputs", number, micro_batch, 0, part.start)
                 message = self.s.link.receive(part.device, tag, self.s.timeout_s)
-                tensors = [_rows_first(t, program.values[v].batch_axis) for t, v in zip(unpack(message, _CPU), program.outputs, strict=True)]
+                tensors = [
+                    _rows_first(t, program.values[v].batch_axis)
+                    for t, v in zip(unpack(message, _CPU), program.outputs, strict=True)
+                ]
                 span = slice(start + part.start, start + part.stop)
                 label = batch.feeds["label"][span]
                 outputs.append(tensors)
@@ -119,5 +122,7 @@ class Evaluator:
 
 def _rows_first(tensor: torch.Tensor | None, axis: int | None) -> torch.Tensor:
     if tensor is None or axis is None:
-        raise InputError("the model's outputs hold no samples along any axis; evaluation needs one output row per sample")
-    return tensor.clone() if axis == 0 else tensor.clone()
+        raise InputError(
+            "the model's outputs hold no samples along any axis; evaluation needs one output row per sample"
+        )
+    return tensor.movedim(axis, 0)

@@ -53,7 +53,9 @@ def send_feeds(
 class Feeder:
     """A thread that keeps the feeds of the next rounds on their way."""
 
-    def __init__(self, loader: Loader, layout: PlanLayout, link: Link, first: int, ahead: int, timeout_s: float) -> None:
+    def __init__(
+        self, loader: Loader, layout: PlanLayout, link: Link, first: int, ahead: int, timeout_s: float
+    ) -> None:
         self._loader, self._layout, self._link, self._timeout_s = loader, layout, link, timeout_s
         self._made: queue.Queue[FedRound | PotluckError] = queue.Queue()
         self._room = threading.Semaphore(ahead)
@@ -66,7 +68,9 @@ class Feeder:
         try:
             made = self._made.get(timeout=timeout_s)
         except queue.Empty:
-            raise PotluckError(f"the samples of a round were not ready after {timeout_s:.0f} s; is the data slow?") from None
+            raise PotluckError(
+                f"the samples of a round were not ready after {timeout_s:.0f} s; is the data slow?"
+            ) from None
         if isinstance(made, PotluckError):
             raise made
         return made

@@ -11,10 +11,11 @@ from dataclasses import dataclass
 
 import torch
 
+from potluck.errors import LinkError
+from potluck.runtime.exchange import Site
 from potluck.runtime.parcels import pack, unpack
-from potluck.runtime.stage import StageRunner
 from potluck.types import Plan
-from potluck.wire.link import Link, Tag
+from potluck.wire.link import Tag
 
 
 @dataclass(frozen=True)
@@ -39,8 +40,9 @@ def share_sums(plan: Plan, users: Mapping[str, Sequence[int]], sizes: Mapping[st
     return Sums(holders, adder)
 
 
-def reduce_gradients(stage: StageRunner, sums: Sums, me: str, link: Link, round: int, timeout_s: float) -> None:
+def reduce_gradients(site: Site, sums: Sums, round: int) -> None:
     """Replaces this device's gradients of shared parameters by the sums."""
+    stage, me, link, timeout_s = site.stage, site.me, site.link, site.timeout_s
     mine = {n: h for n, h in sums.holders.items() if me in h}
     if not mine:
         return
@@ -50,7 +52,7 @@ def reduce_gradients(stage: StageRunner, sums: Sums, me: str, link: Link, round:
         theirs = [n for n, h in mine.items() if sums.adder[n] == peer]
         if theirs:
             link.send(peer, Tag("reduce", round), pack([gradients[n] for n in theirs]), timeout_s)
-    summed = _add_up(mine, sums, me, gradients, peers, link, round, timeout_s, stage.device)
+    summed = _add_up(site, mine, sums, gradients, peers, round)
     for peer in peers:
         shared = [n for n, h in mine.items() if sums.adder[n] == me and peer in h]
         if shared:
@@ -64,15 +66,20 @@ def reduce_gradients(stage: StageRunner, sums: Sums, me: str, link: Link, round:
 
 
 def _add_up(
-    mine: Mapping[str, tuple[str, ...]], sums: Sums, me: str, gradients: Mapping[str, torch.Tensor | None],
-    peers: Sequence[str], link: Link, round: int, timeout_s: float, device: torch.device,
-) -> dict[str, torch.Tensor | None]:  # fmt: skip
+    site: Site,
+    mine: Mapping[str, tuple[str, ...]],
+    sums: Sums,
+    gradients: Mapping[str, torch.Tensor | None],
+    peers: Sequence[str],
+    round: int,
+) -> dict[str, torch.Tensor | None]:
+    me = site.me
     own = [n for n in mine if sums.adder[n] == me]
     parts: dict[str, dict[str, torch.Tensor | None]] = {me: {n: gradients[n] for n in own}}
     for peer in peers:
         names = [n for n in own if peer in mine[n]]
         if names:
-            received = unpack(link.receive(peer, Tag("reduce", round), timeout_s), device)
+            received = unpack(site.link.receive(peer, Tag("reduce", round), site.timeout_s), site.stage.device)
             parts[peer] = dict(zip(names, received, strict=True))
     summed: dict[str, torch.Tensor | None] = {}
     for name in own:
@@ -85,8 +92,9 @@ def _add_up(
     return summed
 
 
-def share_statistics(stage: StageRunner, group: Sequence[str], me: str, link: Link, round: int, timeout_s: float) -> None:
+def share_statistics(site: Site, round: int) -> None:
     """Gives everybody in the group the batch statistics of all micro-batches, so that all fold the same buffers."""
+    stage, group, me, link, timeout_s = site.stage, site.group, site.me, site.link, site.timeout_s
     if len(group) < 2 or not stage.piece.updates:
         return
     keys = sorted(stage.statistics)
@@ -98,9 +106,9 @@ def share_statistics(stage: StageRunner, group: Sequence[str], me: str, link: Li
     collected = {key: [stage.statistics[key]] for key in keys}
     for peer in others:
         head, *values = unpack(link.receive(peer, Tag("statistics", round), timeout_s), stage.device)
-        assert head is not None
-        for (micro_batch, update, count), value in zip(head.tolist(), values, strict=True):
-            assert value is not None
+        for (micro_batch, update, count), value in zip([] if head is None else head.tolist(), values, strict=True):
+            if value is None:
+                raise LinkError(f"damaged statistics arrived from {peer}; the link is broken")
             collected.setdefault((micro_batch, update), []).append((value, count))
     stage.statistics = {key: _mean(parts) for key, parts in collected.items()}
 

@@ -43,9 +43,7 @@ class LiveFleet:
         self._stack.callback(self.server.close)
         self.link = open_link(options.carrier, COORDINATOR, host)
         self._stack.callback(self.link.close)
-        welcome = Welcome(
-            carrier=options.carrier, bandwidth_bytes_s=self._bandwidth, timeout_s=options.timeout_s
-        )
+        welcome = Welcome(carrier=options.carrier, bandwidth_bytes_s=self._bandwidth, timeout_s=options.timeout_s)
         self.roster = Roster(self.server, welcome)
         self.agents = self._stack.enter_context(LocalAgents(local, self.server.address))
         self._stack.callback(lambda: self.roster.broadcast(Stop(reason="finished")))

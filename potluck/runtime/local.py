@@ -24,17 +24,29 @@ class LocalAgents:
         environment = {**os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
         try:
             for spec in devices:
-                log = self._logs[spec.name] = tempfile.NamedTemporaryFile(prefix=f"potluck-{spec.name}-", suffix=".log")
+                log = self._log(spec.name)
                 command = [sys.executable, "-m", "potluck", "join", address, "--name", spec.name, "--device", spec.kind]
-                command += ["--speed", repr(spec.speed), "--memory", str(spec.memory_bytes), "--threads", str(spec.threads)]
+                command += [
+                    "--speed",
+                    repr(spec.speed),
+                    "--memory",
+                    str(spec.memory_bytes),
+                    "--threads",
+                    str(spec.threads),
+                ]
                 environment["OMP_NUM_THREADS"] = environment["MKL_NUM_THREADS"] = str(spec.threads)
-                self.processes[spec.name] = subprocess.Popen(  # noqa: S603 - our own interpreter and package
+                self.processes[spec.name] = subprocess.Popen(
                     command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, env=environment,
                     start_new_session=True,
                 )  # fmt: skip
         except BaseException:
             self.close(_GRACE_S)
             raise
+
+    def _log(self, name: str) -> tempfile._TemporaryFileWrapper[bytes]:
+        log = tempfile.NamedTemporaryFile(prefix=f"potluck-{name}-", suffix=".log")  # noqa: SIM115 - closed in close()
+        self._logs[name] = log
+        return log
 
     def __enter__(self) -> LocalAgents:
         return self

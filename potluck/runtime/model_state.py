@@ -41,7 +41,7 @@ class ModelState:
         return {**self.tensors, **{alias: self.tensors[name] for alias, name in self.aliases.items()}}
 
     def load_weights(self, given: Mapping[str, torch.Tensor], where: str) -> None:
-        """Starts from these weights: same names and shapes as the model's, or an InputError that names the first wrong one."""
+        """Starts from these weights; an InputError names the first whose name or shape is not the model's."""
         wanted = {*self.tensors, *self.aliases}
         missing = sorted(set(self.tensors) - set(given) - {a for a in self.aliases if a in given})
         extra = sorted(set(given) - wanted)

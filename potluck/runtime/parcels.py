@@ -40,7 +40,7 @@ def pack(tensors: Sequence[torch.Tensor | None]) -> list[Buffer]:
         if laid.device.type != "cpu":
             laid = laid.cpu()
         heads.append(_Head(str(laid.dtype).removeprefix("torch."), tuple(laid.shape), order))
-        parts.append(memoryview(laid.reshape(-1).view(torch.uint8).numpy()))
+        parts.append(laid.reshape(-1).view(torch.uint8).numpy().data)
     return [msgspec.msgpack.encode(heads), *parts]
 
 

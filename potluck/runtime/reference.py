@@ -58,9 +58,9 @@ class UncutRun:
             losses.append(LossPart(j, 0, loss if loss is not None else 0.0, scale))
             self.stage.backward(j, {})
             if self._layout is not None:
-                self._to_lanes(sums, j, len(micro_batches))
+                self._to_lanes(self._layout, sums, j, len(micro_batches))
         if self._layout is not None:
-            self._add_lanes(sums)
+            self._add_lanes(self._layout, sums)
         norms = self.stage.squared_norms(self.order)
         judgement = judge(
             {"one": Ready(round=number, losses=tuple(losses), squared_norms=norms)}, self.order, self.clip_norm, 1
@@ -71,23 +71,19 @@ class UncutRun:
             self.stage.abort()
         return judgement
 
-    def _lane(self, name: str, j: int, count: int) -> str:
-        assert self._layout is not None
-        stage = self._layout.plan.stages[self._layout.owner[name]]
-        return turns(stage, count)[j] if stage.sharing == "turns" or len(stage.group) == 1 else stage.group[0].device
-
-    def _to_lanes(self, sums: dict[tuple[str, str], torch.Tensor], j: int, count: int) -> None:
+    def _to_lanes(self, layout: PlanLayout, sums: dict[tuple[str, str], torch.Tensor], j: int, count: int) -> None:
         for name, gradient in self.stage.gradients().items():
             if gradient is None:
                 continue
-            key = (name, self._lane(name, j, count))
+            stage = layout.plan.stages[layout.owner[name]]
+            shared = len(stage.group) > 1 and stage.sharing == "turns"
+            key = (name, turns(stage, count)[j] if shared else stage.group[0].device)
             sums[key] = gradient if key not in sums else sums[key] + gradient
         self.stage.set_gradients(dict.fromkeys(self.stage.trainable))
 
-    def _add_lanes(self, sums: dict[tuple[str, str], torch.Tensor]) -> None:
-        assert self._layout is not None
+    def _add_lanes(self, layout: PlanLayout, sums: dict[tuple[str, str], torch.Tensor]) -> None:
         for name in self.stage.trainable:
-            group = self._layout.plan.stages[self._layout.owner[name]].group
+            group = layout.plan.stages[layout.owner[name]].group
             parts = [sums[name, m.device] for m in group if (name, m.device) in sums]
             if parts:
                 total = parts[0]

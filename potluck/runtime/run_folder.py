@@ -76,5 +76,7 @@ def load_resume(path: Path, digest: str, job: Job) -> checkpoint.Checkpoint:
         ("program", digest[:12], position.program[:12]),
     ):
         if here != there:
-            raise InputError(f"{found.path}: made with {name} {there}, the job now has {here}; restore the job, or start anew")
+            raise InputError(
+                f"{found.path}: made with {name} {there}, the job now has {here}; restore the job, or start anew"
+            )
     return found

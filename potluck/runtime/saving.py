@@ -55,9 +55,7 @@ class Saver:
         position = self._position(round, order)
         weights = self.s.model.weights()
         try:
-            checkpoint.write(
-                self.s.folder.path, position, weights, self.s.model.optimizer, keep=self.s.job.keep
-            )
+            checkpoint.write(self.s.folder.path, position, weights, self.s.model.optimizer, keep=self.s.job.keep)
         except PotluckError as error:
             self._warn(round, error)
             return

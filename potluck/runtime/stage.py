@@ -80,7 +80,9 @@ class StageRunner:
         self.eval_piece = Carver(self.eval).piece(*self.eval.block_range(*blocks))
         keep = {*self.piece.sends, *self.piece.outputs, *(u.value for u in self._updates())}
         self._code = Code(self.train, self.piece.nodes, keep, device)
-        self._eval_code = Code(self.eval, self.eval_piece.nodes, {*self.eval_piece.sends, *self.eval_piece.outputs}, device)
+        self._eval_code = Code(
+            self.eval, self.eval_piece.nodes, {*self.eval_piece.sends, *self.eval_piece.outputs}, device
+        )
         self._constants = {p.mode: _constants(p, device) for p in (self.train, self.eval)}
         trainable = {s.name for s in self.train.sources if s.trainable}
         self.parameters = {
@@ -235,5 +237,3 @@ class StageRunner:
 
 def _constants(program: Program, device: torch.device) -> dict[int, torch.Tensor]:
     return {s.id: constant_tensor(program, s.id, s.data).to(device) for s in program.sources if s.data is not None}
-
-

@@ -23,8 +23,8 @@ from potluck.recover.checkpoint import load
 from potluck.recover.snapshot import read_weights
 from potluck.runtime.coordinator import Coordinator, Session
 from potluck.runtime.layout import PlanLayout
-from potluck.runtime.loading import training_loader
 from potluck.runtime.live_fleet import LiveFleet
+from potluck.runtime.loading import training_loader
 from potluck.runtime.model_state import ModelState
 from potluck.runtime.options import Options
 from potluck.runtime.run_folder import RunFolder, load_resume, new_run_dir
@@ -80,7 +80,7 @@ def choose_plan(prepared: PreparedJob, given: Plan | Path | None, fleet: Fleet) 
         plan = even_plan(prepared.facts, fleet.devices, job.micro_batch, job.batch_size // job.micro_batch)
     if plan.batch_size != job.batch_size:
         raise InputError(
-            f"plan: micro_batch_size {plan.micro_batch_size} x micro_batches {plan.micro_batches} is {plan.batch_size}, "
+            f"plan: {plan.micro_batches} micro-batches of {plan.micro_batch_size} make {plan.batch_size}; "
             f"the job's batch_size is {job.batch_size}; make them equal"
         )
     validate(plan, prepared.facts, fleet, job.batchnorm)

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from potluck.control.ledger import LEDGER, Ledger
+from potluck.errors import PotluckError
 from potluck.job import Job
 from potluck.model.build import as_module
 from potluck.plan.routes import micro_batch_sizes
@@ -88,7 +89,7 @@ def verify_job(
         exact = compare(live, prepare_job(in_float64(short)), chosen, options, lanes=False)
     if exact.relative <= TOLERANCE:
         return Verification(2, f"not the same bits: {reason}", rounds, found.unequal, exact.relative)
-    why = f"float64 differs by {exact.relative:.1e}, more than {TOLERANCE:.0e}, although only the order of sums may differ"
+    why = f"float64 differs by {exact.relative:.1e}, although only the order of sums may (at most {TOLERANCE:.0e})"
     return Verification(0, why, rounds, found.unequal, exact.relative)
 
 
@@ -100,9 +101,7 @@ def shorten(job: Job, rounds: int) -> Job:
     )  # fmt: skip
 
 
-def compare(
-    live: LiveFleet, prepared: PreparedJob, plan: Plan, options: Options, *, lanes: bool = True
-) -> Difference:
+def compare(live: LiveFleet, prepared: PreparedJob, plan: Plan, options: Options, *, lanes: bool = True) -> Difference:
     """Trains the job on the fleet and uncut in this process; returns how they differ."""
     with tempfile.TemporaryDirectory(prefix="potluck-verify-") as folder:
         run_dir = Path(folder) / "run"
@@ -144,7 +143,8 @@ def difference(
 ) -> Difference:
     """How a run's last checkpoint and ledger differ from the reference."""
     found = newest(run_dir)
-    assert found is not None
+    if found is None:
+        raise PotluckError(f"{run_dir}: the run left no checkpoint to compare; look at its records.jsonl")
     _, weights, optimizer = load(found.path)
     held = reference.stage.state()
     expected = {**held.parameters, **held.buffers, **{f"optimizer {k}": t for k, t in held.optimizer.items()}}

@@ -91,7 +91,10 @@ def _nth(stage: StageRunner) -> int:
     return stage.commits  # type: ignore[attr-defined, no-any-return]
 
 
-MUTANTS = {m.__name__: m for m in (none, momentum_dropped, stale_copy, micro_batch_skipped, micro_batch_twice, term_check_removed)}
+MUTANTS = {
+    m.__name__: m
+    for m in (none, momentum_dropped, stale_copy, micro_batch_skipped, micro_batch_twice, term_check_removed)
+}
 
 if __name__ == "__main__":
     MUTANTS[sys.argv[1]]()

@@ -72,7 +72,8 @@ def test_a_stopped_run_resumed_on_another_plan_ends_with_the_same_bits(live: Liv
     assert (resumed.reason, resumed.rounds) == ("finished", 6)
     assert_same(final_state(tmp_path / "whole"), final_state(tmp_path / "parts"))
     found = audit(tmp_path / "parts")
-    assert found.exact and not found.problems
+    assert found.exact
+    assert not found.problems
 
 
 def test_one_device_commits_by_itself_with_the_bits_of_three(live: LiveFleet, tmp_path: Path) -> None:
@@ -116,13 +117,18 @@ def test_a_nan_is_tried_twice_and_named_and_the_checkpoint_stays(tmp_path: Path)
     first_bad = 0 if 20 in prepare_order(job, 0) else 1
     prepared = prepare_job(job)
     fleet = Fleet(devices=devices(2))
-    with pytest.raises(PotluckError, match=r"not committed.*tried twice") as caught, LiveFleet(fleet, Options()) as live:
+    with (
+        pytest.raises(PotluckError, match=r"not committed.*tried twice") as caught,
+        LiveFleet(fleet, Options()) as live,
+    ):
         run_on(live, prepared, cut(prepared.facts, 2), Options(run_dir=tmp_path / "run", timeout_s=PATIENT))
-    assert "stage 0" in str(caught.value) and f"round {first_bad}:" in str(caught.value)
+    assert "stage 0" in str(caught.value)
+    assert f"round {first_bad}:" in str(caught.value)
     incidents = [r for r in read(tmp_path / "run" / RECORDS) if isinstance(r, IncidentRecord)]
     assert [i.kind for i in incidents] == ["not_finite", "not_finite"]
     found = audit(tmp_path / "run")
-    assert found.rounds == first_bad and not found.problems
+    assert found.rounds == first_bad
+    assert not found.problems
     if first_bad:
         assert newest(tmp_path / "run") is not None
 
@@ -139,7 +145,8 @@ class KillAt:
     """Kills one agent when a round is committed."""
 
     def __init__(self, round: int) -> None:
-        self.round, self.fleet = round, None
+        self.round = round
+        self.fleet: LiveFleet | None = None
         self.killed: int | None = None
 
     def record(self, record: object) -> None: ...
@@ -154,9 +161,9 @@ def test_a_killed_device_ends_the_run_with_one_line_and_nothing_left_behind(tmp_
     prepared = prepare_job(job_of("mlp", 50, checkpoint_every=1))
     killer = KillAt(round=2)
     fleet = LiveFleet(Fleet(devices=devices(3)), Options(timeout_s=PATIENT))
+    killer.fleet = fleet
+    options = Options(run_dir=tmp_path / "run", timeout_s=PATIENT, watchers=(killer,))
     with pytest.raises(DeviceError, match="d1"), fleet as live:
-        killer.fleet = live
-        options = Options(run_dir=tmp_path / "run", timeout_s=PATIENT, watchers=(killer,))
         run_on(live, prepared, cut(prepared.facts, 3), options)
     assert killer.killed is not None
     assert all(p.poll() is not None for p in fleet.agents.processes.values())
