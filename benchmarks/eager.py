@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from benchmarks.case import Case
-from potluck.model.export import LABEL, call_model
+from potluck.model.forms import LABEL, call_model
 from potluck.plan.routes import micro_batch_sizes
 from potluck.runtime.loading import training_loader
 from potluck.runtime.train import PreparedJob

@@ -27,7 +27,7 @@ import potluck
 from benchmarks.zoo_jobs import CaseSamples, devices
 from potluck.metrics.folds import rounds as round_records
 from potluck.metrics.records import RECORDS, read
-from potluck.model.export import LABEL, call_model
+from potluck.model.forms import LABEL, call_model
 from potluck.plan.baselines import even_plan
 from potluck.runtime.live_fleet import LiveFleet
 from potluck.runtime.loading import training_loader

@@ -64,6 +64,7 @@ class Job:
     schedule: Schedule | Callable[[int], float] | None = None  # round → multiplier of the base learning rate
     clip_norm: float | None = None  # largest norm of the whole gradient
     metrics: Mapping[str, Callable[[Any, Any], float]] = field(default_factory=dict)  # over the whole evaluation set
+    reduce: Callable[[Any, Any], Any] | None = None  # (outputs, labels) → rows for the metrics, run on the devices
     eval_every: int | None = None  # rounds; None: after each epoch
     best: str | None = None  # what decides the best checkpoint: "accuracy", or "-loss" where lower is better
     patience: int | None = None  # evaluations without a better one before training stops
@@ -215,6 +216,8 @@ def _check_callables(job: Job) -> None:
     for name, value in (("loss", job.loss), *((f"callbacks[{i}]", c) for i, c in enumerate(job.callbacks))):
         if not callable(value):
             raise InputError(f"job: {name} is a {type(value).__name__}; give a function")
+    if job.reduce is not None and not callable(job.reduce):
+        raise InputError(f"job: reduce is a {type(job.reduce).__name__}; give a function of (outputs, labels)")
     for name, metric in job.metrics.items():
         if not callable(metric):
             raise InputError(
@@ -293,10 +296,12 @@ def _check_sizes(job: Job) -> None:
 
 def _check_evaluation(job: Job) -> None:
     if job.eval_data is None:
-        for name in ("metrics", "eval_every", "best", "patience"):
+        for name in ("metrics", "reduce", "eval_every", "best", "patience"):
             if getattr(job, name):
                 raise InputError(f"job: {name} is given but eval_data is not; give eval_data too")
     name, _ = job.best_metric
+    if job.reduce is not None and name == "loss" and (job.best or job.patience):
+        raise InputError("job: with reduce there is no evaluation loss; name a metric in best")
     if name != "loss" and name not in job.metrics:
         known = ", ".join(["-loss", *job.metrics])
         raise InputError(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -35,6 +36,8 @@ class Judge:
     def see(self, round: int, loss: float, metrics: dict[str, float]) -> Best | None:
         """The new best, or None."""
         value = loss if self._metric == "loss" else metrics.get(self._metric)
+        if value is not None and math.isnan(value):
+            return None
         if value is None:
             raise InputError(f"job: best {self._metric!r} is not among the metrics {', '.join(metrics) or '(none)'}")
         if self._best is None or (value > self._best if self._higher else value < self._best):
@@ -114,7 +117,7 @@ class Evaluator:
                 outputs.append(tensors)
                 labels.append(label)
                 weight = float(batch.weights[span].sum())
-                if weight:
+                if weight and self.s.job.reduce is None:
                     value: Any = tensors[0] if len(tensors) == 1 else tuple(tensors)
                     losses.append((float(self.s.job.loss(value, label)), weight))
             start += size

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
+from safetensors import SafetensorError, safe_open
 
 from potluck.errors import InputError
 from potluck.model.program import ProgramPair
+from potluck.recover.snapshot import read_weights
 from potluck.runtime.layout import PlanLayout
 from potluck.runtime.stage import StageState
 
@@ -20,15 +23,29 @@ class ModelState:
     tensors: dict[str, torch.Tensor]
     optimizer: dict[str, torch.Tensor]
     aliases: Mapping[str, str]
+    file: Path | None = None  # where the values of tensors without values (on the meta device) are
 
     def of_stage(self, layout: PlanLayout, stage: int) -> StageState:
         """What a device of the stage holds."""
         parameters, buffers = layout.state_names(stage)
         return StageState(
-            {n: self.tensors[n] for n in parameters},
-            {n: self.tensors[n] for n in buffers},
+            self._values(parameters),
+            self._values(buffers),
             {k: t for k, t in self.optimizer.items() if k.rpartition("/")[0] in set(parameters)},
         )
+
+    def _values(self, names: Sequence[str]) -> dict[str, torch.Tensor]:
+        """Tensors with their values; those of a model bigger than this machine are read here, for one stage."""
+        found = {n: self.tensors[n] for n in names}
+        missing = [n for n, t in found.items() if t.is_meta]
+        if missing and self.file is None:
+            raise InputError(f"the model has no weights ({missing[0]} is on the meta device); give them with Job.init")
+        if missing and self.file is not None:
+            with safe_open(self.file, "pt") as opened:
+                stored = set(opened.keys())
+                second = {name: alias for alias, name in self.aliases.items()}
+                found |= {n: opened.get_tensor(n if n in stored else second[n]) for n in missing}
+        return found
 
     def merge(self, part: StageState) -> None:
         """Takes over what a device reported."""
@@ -40,20 +57,41 @@ class ModelState:
         """Everything the unsplit module's state_dict has, tied names included."""
         return {**self.tensors, **{alias: self.tensors[name] for alias, name in self.aliases.items()}}
 
+    def load_file(self, path: Path) -> None:
+        """Starts from a safetensors file, read at once, or piece by piece if the model itself is not in memory."""
+        if not any(t.is_meta for t in self.tensors.values()):
+            self.load_weights(read_weights(path), str(path))
+            return
+        try:
+            with safe_open(path, "pt") as opened:
+                shapes = {n: torch.empty(opened.get_slice(n).get_shape(), device="meta") for n in opened.keys()}  # noqa: SIM118 - not a dict
+        except (OSError, SafetensorError) as error:
+            raise InputError(
+                f"{path}: not a readable safetensors file ({error}); give one saved from this model"
+            ) from None
+        self._check(shapes, str(path))
+        self.file = path
+
     def load_weights(self, given: Mapping[str, torch.Tensor], where: str) -> None:
         """Starts from these weights; an InputError names the first whose name or shape is not the model's."""
+        self._check(given, where)
+        for name, tensor in given.items():
+            target = self.aliases.get(name, name)
+            self.tensors[target] = tensor.to(self.tensors[target].dtype)
+
+    def _check(self, given: Mapping[str, torch.Tensor], where: str) -> None:
         wanted = {*self.tensors, *self.aliases}
-        missing = sorted(set(self.tensors) - set(given) - {a for a in self.aliases if a in given})
+        present = {self.aliases.get(n, n) for n in given}
+        missing = sorted(set(self.tensors) - present)
         extra = sorted(set(given) - wanted)
         if missing or extra:
             what = f"has no {missing[0]}" if missing else f"has {extra[0]}, which the model does not"
             raise InputError(f"{where}: {what}; give a file saved from this model")
         for name, tensor in given.items():
-            target = self.aliases.get(name, name)
-            if tensor.shape != self.tensors[target].shape:
-                shapes = f"{tuple(tensor.shape)}, the model's is {tuple(self.tensors[target].shape)}"
+            shape = self.tensors[self.aliases.get(name, name)].shape
+            if tensor.shape != shape:
+                shapes = f"{tuple(tensor.shape)}, the model's is {tuple(shape)}"
                 raise InputError(f"{where}: {name} has shape {shapes}; give a file saved from this model")
-            self.tensors[target] = tensor.to(self.tensors[target].dtype)
 
 
 def trainable_names(programs: ProgramPair) -> list[str]:

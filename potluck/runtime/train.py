@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+from torch import nn
 
 from potluck.control.audit import audit
 from potluck.errors import InputError
@@ -15,12 +17,12 @@ from potluck.metrics.folds import throughput
 from potluck.metrics.records import RECORDS, EvaluationRecord, read
 from potluck.model.blocks import facts as facts_of
 from potluck.model.build import BuiltModel, as_module, build
+from potluck.model.forms import LABEL, call_model
 from potluck.model.program import encode
 from potluck.optimizers import Optimizer, resolve, slots
 from potluck.plan.baselines import even_plan
 from potluck.plan.validate import read_plan, validate
 from potluck.recover.checkpoint import load
-from potluck.recover.snapshot import read_weights
 from potluck.runtime.coordinator import Coordinator, Session
 from potluck.runtime.layout import PlanLayout
 from potluck.runtime.live_fleet import LiveFleet
@@ -62,9 +64,29 @@ def prepare_job(job: Job) -> PreparedJob:
     module, hand_cut = as_module(job.model)
     with contextlib.closing(training_loader(job, ahead=0)) as loader:
         first = loader.get(0)
-    built = build(module, job.loss, first.feeds, first.weights, hand_cut=hand_cut)
+    check_samples_fit(module, job, first.feeds)
+    built = build(module, job.loss, first.feeds, first.weights, hand_cut=hand_cut, eval_reduce=job.reduce)
     optimizer = resolve(job.optimizer, module)
     return PreparedJob(job, built, facts_of(built.programs, slots(optimizer)), optimizer)
+
+
+def check_samples_fit(module: nn.Module, job: Job, feeds: Mapping[str, torch.Tensor]) -> None:
+    """Runs the model once on the first samples: data that does not fit is not a model that cannot be traced."""
+    if any(p.is_meta for p in module.parameters()):
+        return
+    training = module.training
+    small = {n: t[:2] for n, t in feeds.items()}
+    try:
+        with torch.no_grad():
+            job.loss(call_model(module.eval(), small), small[LABEL])
+    except Exception as error:
+        shapes = ", ".join(f"{n} {str(t.dtype).removeprefix('torch.')} {list(t.shape)}" for n, t in small.items())
+        reason = " ".join(f"{type(error).__name__}: {error}".split())[:300]
+        raise InputError(
+            f"job: the model or the loss fails on the first samples ({shapes}): {reason}; make data, model and loss fit"
+        ) from error
+    finally:
+        module.train(training)
 
 
 def choose_plan(prepared: PreparedJob, given: Plan | Path | None, fleet: Fleet) -> Plan:
@@ -126,7 +148,7 @@ def _session(live: LiveFleet, prepared: PreparedJob, plan: Plan, options: Option
     digest = prepared.facts.digest
     model = ModelState(dict(prepared.built.state), {}, programs.aliases)
     if job.init is not None:
-        model.load_weights(read_weights(Path(job.init)), str(job.init))
+        model.load_file(Path(job.init))
     run_dir = options.run_dir or new_run_dir(Path("runs"))
     first = 0
     if options.resume:

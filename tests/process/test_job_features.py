@@ -1,0 +1,154 @@
+"""What a job may ask for, over real agents: early stopping, best checkpoint, start from a file, metrics on devices."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from torch import nn
+from torch.nn import functional as F
+
+import potluck
+from benchmarks.zoo_jobs import cut, devices
+from potluck.errors import InputError, PotluckError
+from potluck.metrics.records import RECORDS, EvaluationRecord, RunEnded, read
+from potluck.model.empty import empty_weights
+from potluck.recover.checkpoint import best, best_path, load
+from potluck.runtime.live_fleet import LiveFleet
+from potluck.runtime.options import Options
+from potluck.runtime.train import TrainResult, prepare_job, run_on
+from potluck.schedules import Step
+from potluck.types import Fleet, Member, Plan, Stage
+
+PATIENT = 60.0
+
+
+@pytest.fixture(scope="module")
+def live() -> Any:
+    torch.set_num_threads(1)
+    with LiveFleet(Fleet(devices=devices(2)), Options(timeout_s=PATIENT)) as fleet:
+        yield fleet
+
+
+def make_model() -> nn.Module:
+    torch.manual_seed(5)
+    return nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, 16), nn.Tanh(), nn.Linear(16, 3))
+
+
+def data(count: int, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
+    x = torch.randn(count, 6, generator=torch.Generator().manual_seed(seed))
+    return x, (x[:, 0] > 0).long() + (x[:, 1] > 0).long()
+
+
+def job(**changes: Any) -> potluck.Job:
+    base = potluck.Job(
+        model=make_model,
+        loss=F.cross_entropy,
+        optimizer=potluck.SGD(lr=0.2, momentum=0.9),
+        data=data(40, 0),
+        eval_data=data(21, 1),
+        batch_size=16,
+        micro_batch_size=4,
+        epochs=2,
+        metrics={"accuracy": lambda out, y: float((out.argmax(1) == y).float().mean())},
+    )
+    return dataclasses.replace(base, **changes)
+
+
+def run(live: LiveFleet, what: potluck.Job, folder: Path) -> TrainResult:
+    prepared = prepare_job(what)
+    return run_on(live, prepared, cut(prepared.facts, 2), Options(run_dir=folder, timeout_s=PATIENT))
+
+
+def evaluations(result: TrainResult) -> list[EvaluationRecord]:
+    return [r for r in read(result.run_dir / RECORDS) if isinstance(r, EvaluationRecord)]
+
+
+def test_training_stops_when_evaluations_stop_improving(live: LiveFleet, tmp_path: Path) -> None:
+    frozen = Step(every=1, gamma=1e-9)  # the learning rate vanishes at once, so nothing improves after the first look
+    result = run(live, job(epochs=20, schedule=frozen, best="-loss", patience=2), tmp_path / "run")
+    seen = evaluations(result)
+    assert len(seen) < 20
+    assert [e.best for e in seen[-2:]] == [False, False]
+    ended = [r for r in read(result.run_dir / RECORDS) if isinstance(r, RunEnded)]
+    assert ended[-1].reason == "early"
+
+
+def test_the_best_checkpoint_is_kept_and_is_the_one_with_the_best_metric(live: LiveFleet, tmp_path: Path) -> None:
+    result = run(live, job(epochs=6, best="accuracy", keep=1), tmp_path / "run")
+    found, path = best(result.run_dir), best_path(result.run_dir)
+    assert found is not None
+    assert path is not None
+    seen = evaluations(result)
+    assert found.value == max(e.metrics["accuracy"] for e in seen)
+    _, weights, _ = load(path)
+    model = make_model()
+    model.load_state_dict(weights, strict=True)
+    x, y = data(21, 1)
+    assert float((model(x).argmax(1) == y).float().mean()) == pytest.approx(found.value)
+
+
+def test_a_job_starts_from_a_file_and_callbacks_see_every_record(live: LiveFleet, tmp_path: Path) -> None:
+    first = run(live, job(), tmp_path / "first")
+    seen: list[Any] = []
+    again = job(init=first.model_path, callbacks=(seen.append,), optimizer=potluck.SGD(lr=1e-12), epochs=1)
+    second = run(live, again, tmp_path / "second")
+    before, after = load_file(first.model_path), load_file(second.model_path)
+    assert all(torch.allclose(before[n], after[n], atol=1e-6) for n in before)
+    assert [type(r) for r in seen] == [type(r) for r in read(second.run_dir / RECORDS)]
+
+
+def test_a_file_of_another_model_is_refused(live: LiveFleet, tmp_path: Path) -> None:
+    save_file({"other": torch.zeros(2)}, tmp_path / "other.safetensors")
+    with pytest.raises(InputError, match=r"other\.safetensors.*0\.bias"):
+        run(live, job(init=tmp_path / "other.safetensors"), tmp_path / "run")
+
+
+def test_outputs_may_be_reduced_on_the_devices(live: LiveFleet, tmp_path: Path) -> None:
+    plain = run(live, job(), tmp_path / "plain")
+    shapes: list[torch.Size] = []
+
+    def accuracy(hits: torch.Tensor, labels: torch.Tensor) -> float:
+        shapes.append(hits.shape)
+        return float(hits.mean())
+
+    reduced = job(reduce=lambda out, y: (out.argmax(1) == y).float(), metrics={"accuracy": accuracy})
+    result = run(live, reduced, tmp_path / "reduced")
+    assert result.metrics["accuracy"] == pytest.approx(plain.metrics["accuracy"])
+    assert shapes[-1] == (21,)
+
+
+def test_a_model_without_weights_takes_them_from_a_file_stage_by_stage(live: LiveFleet, tmp_path: Path) -> None:
+    save_file(make_model().state_dict(), tmp_path / "weights.safetensors")
+
+    def hollow() -> nn.Module:
+        with empty_weights():
+            return make_model()
+
+    whole = run(live, job(init=tmp_path / "weights.safetensors"), tmp_path / "whole")
+    pieces = run(live, job(model=hollow, init=tmp_path / "weights.safetensors"), tmp_path / "pieces")
+    a, b = load_file(whole.model_path), load_file(pieces.model_path)
+    assert [n for n in a if not torch.equal(a[n], b[n])] == []
+
+
+def test_a_hand_cut_model_is_cut_between_its_modules(live: LiveFleet, tmp_path: Path) -> None:
+    pieces = [nn.Sequential(nn.Linear(6, 16), nn.Tanh()), nn.Linear(16, 16), nn.Sequential(nn.Tanh(), nn.Linear(16, 3))]
+    prepared = prepare_job(job(model=pieces))
+    assert len(prepared.facts.blocks) == 3
+    result = run(live, job(model=pieces), tmp_path / "run")
+    nn.Sequential(*pieces).load_state_dict(load_file(result.model_path), strict=True)
+
+
+def test_a_lone_device_tries_a_nan_twice_and_stops(tmp_path: Path) -> None:
+    x, y = data(40, 0)
+    x[7] = float("nan")
+    prepared = prepare_job(job(data=(x, y), eval_data=None, metrics={}, epochs=1))
+    alone = Stage(blocks=(0, len(prepared.facts.blocks)), group=(Member(device="d0", share=4),))
+    plan = Plan(micro_batch_size=4, micro_batches=4, stages=(alone,))
+    fleet = LiveFleet(Fleet(devices=devices(1)), Options(timeout_s=PATIENT))
+    with pytest.raises(PotluckError, match="non-finite input data reached stage 0"), fleet as lonely:
+        run_on(lonely, prepared, plan, Options(run_dir=tmp_path / "run", timeout_s=PATIENT))
