@@ -92,6 +92,7 @@ class LiveDisplay:
         elif self._note and not view.training:
             self._spinner.update(text=Text(self._note))
             rows.append(self._spinner)
+        rows.append(Text(""))  # the terminal echoes ^C where the cursor is; on a full line it would wrap and shift all
         return Group(*rows)
 
     def _progress(self) -> RenderableType:

@@ -135,7 +135,7 @@ def test_ctrl_c_finishes_the_round_and_the_run_can_be_resumed(potluck):
 
 
 def test_a_second_ctrl_c_stops_at_once(potluck):
-    process = potluck.start("train", potluck.job(rounds=100_000), "--local", "1,0.02", "--run-dir", "run")
+    process = potluck.start("train", potluck.job(rounds=100_000), "--local", "1,0.1", "--run-dir", "run")
     _wait_for_line(process, "round ")
     process.send_signal(signal.SIGINT)
     _wait_for_line(process, "stopping after this round")
