@@ -172,8 +172,7 @@ class _Round:
         with self.owner.throttle:
             norms = self.owner.stage.squared_norms(self.owner.answers_for)
         finite = self.finite and all(math.isfinite(n) for n in norms.values())
-        lonely = [value for value, rows in self.owner.stage.statistics.values() if rows == 1]
-        if not all(_finite(value) for value in lonely):
+        if not all(_finite(value) for value in self.owner.stage.running.lonely()):
             finite, self.trouble = False, "BatchNorm met a micro-batch of one sample, whose variance is not defined,"
         return Ready(
             round=self.begin.round, losses=tuple(self.losses), squared_norms={k: _plain(v) for k, v in norms.items()},

@@ -14,6 +14,7 @@ import torch
 from potluck.errors import LinkError
 from potluck.runtime.exchange import Site
 from potluck.runtime.parcels import pack, unpack
+from potluck.runtime.running_buffers import Statistic
 from potluck.types import Plan
 from potluck.wire.link import Tag
 
@@ -42,81 +43,91 @@ def share_sums(plan: Plan, users: Mapping[str, Sequence[int]], sizes: Mapping[st
 
 def reduce_gradients(site: Site, sums: Sums, round: int) -> None:
     """Replaces this device's gradients of shared parameters by the sums."""
-    stage, me, link, timeout_s = site.stage, site.me, site.link, site.timeout_s
-    mine = {n: h for n, h in sums.holders.items() if me in h}
+    mine = {n: h for n, h in sums.holders.items() if site.me in h}
     if not mine:
         return
-    gradients = stage.gradients()
-    peers = sorted({d for h in mine.values() for d in h if d != me})
+    gradients = site.stage.gradients()
+    peers = sorted({d for h in mine.values() for d in h if d != site.me})
+    theirs = {peer: [n for n in mine if sums.adder[n] == peer] for peer in peers}
+    ours = {peer: [n for n, h in mine.items() if sums.adder[n] == site.me and peer in h] for peer in peers}
     for peer in peers:
-        theirs = [n for n, h in mine.items() if sums.adder[n] == peer]
-        if theirs:
-            link.send(peer, Tag("reduce", round), pack([gradients[n] for n in theirs]), timeout_s)
-    summed = _add_up(site, mine, sums, gradients, peers, round)
-    for peer in peers:
-        shared = [n for n, h in mine.items() if sums.adder[n] == me and peer in h]
-        if shared:
-            link.send(peer, Tag("sum", round), pack([summed[n] for n in shared]), timeout_s)
-    for peer in peers:
-        theirs = [n for n, h in mine.items() if sums.adder[n] == peer]
-        if theirs:
-            received = unpack(link.receive(peer, Tag("sum", round), timeout_s), stage.device)
-            summed.update(zip(theirs, received, strict=True))
-    stage.set_gradients(summed)
-
-
-def _add_up(
-    site: Site,
-    mine: Mapping[str, tuple[str, ...]],
-    sums: Sums,
-    gradients: Mapping[str, torch.Tensor | None],
-    peers: Sequence[str],
-    round: int,
-) -> dict[str, torch.Tensor | None]:
-    me = site.me
-    own = [n for n in mine if sums.adder[n] == me]
-    parts: dict[str, dict[str, torch.Tensor | None]] = {me: {n: gradients[n] for n in own}}
-    for peer in peers:
-        names = [n for n in own if peer in mine[n]]
-        if names:
-            received = unpack(site.link.receive(peer, Tag("reduce", round), site.timeout_s), site.stage.device)
-            parts[peer] = dict(zip(names, received, strict=True))
+        _send(site, peer, Tag("reduce", round), [gradients[n] for n in theirs[peer]])
+    parts = {peer: _receive(site, peer, Tag("reduce", round), ours[peer]) for peer in peers}
+    parts[site.me] = gradients
     summed: dict[str, torch.Tensor | None] = {}
-    for name in own:
-        total: torch.Tensor | None = None
-        for holder in mine[name]:
-            gradient = parts[holder][name]
-            if gradient is not None:
-                total = gradient if total is None else total + gradient
-        summed[name] = total
-    return summed
+    for name, holders in mine.items():
+        if sums.adder[name] == site.me:
+            summed[name] = _total([parts[holder][name] for holder in holders])
+    for peer in peers:
+        _send(site, peer, Tag("sum", round), [summed[n] for n in ours[peer]])
+    for peer in peers:
+        summed.update(_receive(site, peer, Tag("sum", round), theirs[peer]))
+    site.stage.set_gradients(summed)
+
+
+def _total(parts: Sequence[torch.Tensor | None]) -> torch.Tensor | None:
+    """The sum in the given order; a holder without a gradient (no micro-batch of a short round) is left out."""
+    total: torch.Tensor | None = None
+    for part in parts:
+        if part is not None:
+            total = part if total is None else total + part
+    return total
+
+
+def _send(site: Site, peer: str, tag: Tag, tensors: Sequence[torch.Tensor | None]) -> None:
+    """Sends tensors end to end in one piece: a hundred small messages parts cost more than the copy."""
+    if not tensors:
+        return
+    present = torch.tensor([t is not None for t in tensors])
+    kinds = {t.dtype: None for t in tensors if t is not None}
+    flat = [torch.cat([t.reshape(-1) for t in tensors if t is not None and t.dtype == kind]) for kind in kinds]
+    site.link.send(peer, tag, pack([present, *flat]), site.timeout_s)
+
+
+def _receive(site: Site, peer: str, tag: Tag, names: Sequence[str]) -> dict[str, torch.Tensor | None]:
+    """The tensors of these parameters, as a peer sent them end to end."""
+    if not names:
+        return {}
+    head, *flats = unpack(site.link.receive(peer, tag, site.timeout_s), site.stage.device)
+    if head is None or len(head) != len(names):
+        raise LinkError(f"damaged gradients arrived from {peer}; the link is broken")
+    places = {flat.dtype: [flat, 0] for flat in flats if flat is not None}
+    found: dict[str, torch.Tensor | None] = {}
+    for name, present in zip(names, head.tolist(), strict=True):
+        parameter = site.stage.parameters[name]
+        found[name] = None
+        if present:
+            flat, start = places[parameter.dtype]
+            found[name] = flat[start : start + parameter.numel()].view(parameter.shape)
+            places[parameter.dtype][1] = start + parameter.numel()
+    return found
 
 
 def share_statistics(site: Site, round: int) -> None:
     """Gives everybody in the group the batch statistics of all micro-batches, so that all fold the same buffers."""
-    stage, group, me, link, timeout_s = site.stage, site.group, site.me, site.link, site.timeout_s
-    if len(group) < 2 or not stage.piece.updates:
+    running = site.stage.running
+    if len(site.group) < 2 or not running.shared:
         return
-    keys = sorted(stage.statistics)
-    index = torch.tensor([[*key, stage.statistics[key][1]] for key in keys], dtype=torch.int64).reshape(-1, 3)
-    message = pack([index, *(stage.statistics[key][0] for key in keys)])
-    others = [d for d in group if d != me]
+    keys = sorted(running.statistics)
+    index = torch.tensor([[*key, running.statistics[key].rows] for key in keys], dtype=torch.int64).reshape(-1, 3)
+    message = pack([index, *(running.statistics[key].flat for key in keys)])
+    others = [d for d in site.group if d != site.me]
     for peer in others:
-        link.send(peer, Tag("statistics", round), message, timeout_s)
-    collected = {key: [stage.statistics[key]] for key in keys}
+        site.link.send(peer, Tag("statistics", round), message, site.timeout_s)
+    collected = {key: [running.statistics[key]] for key in keys}
     for peer in others:
-        head, *values = unpack(link.receive(peer, Tag("statistics", round), timeout_s), stage.device)
-        for (micro_batch, update, count), value in zip([] if head is None else head.tolist(), values, strict=True):
+        head, *values = unpack(site.link.receive(peer, Tag("statistics", round), site.timeout_s), site.stage.device)
+        for (micro_batch, kind, rows), value in zip([] if head is None else head.tolist(), values, strict=True):
             if value is None:
                 raise LinkError(f"damaged statistics arrived from {peer}; the link is broken")
-            collected.setdefault((micro_batch, update), []).append((value, count))
-    stage.statistics = {key: _mean(parts) for key, parts in collected.items()}
+            collected.setdefault((micro_batch, kind), []).append(Statistic(value, rows))
+    running.statistics = {key: _mean(parts) for key, parts in collected.items()}
 
 
-def _mean(parts: Sequence[tuple[torch.Tensor, int]]) -> tuple[torch.Tensor, int]:
+def _mean(parts: Sequence[Statistic]) -> Statistic:
     """By turns there is one part. By samples (`batchnorm="local"`) the parts are averaged by rows."""
     if len(parts) == 1:
         return parts[0]
-    rows = sum(count for _, count in parts)
-    total = sum(value.double() * count for value, count in parts)
-    return (total / rows).to(parts[0][0].dtype), rows  # type: ignore[union-attr]
+    rows = sum(part.rows for part in parts)
+    total = torch.stack([part.flat.double() * part.rows for part in parts]).sum(0)
+    return Statistic((total / rows).to(parts[0].flat.dtype), rows)

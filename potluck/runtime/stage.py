@@ -15,6 +15,7 @@ from potluck.model.probe import constant_tensor
 from potluck.model.program import Program, ProgramPair
 from potluck.model.randomness import Draw
 from potluck.optimizers import Optimizer
+from potluck.runtime.running_buffers import RunningBuffers
 
 
 @dataclass
@@ -78,37 +79,48 @@ class StageRunner:
         self.train, self.eval = programs.train, programs.eval
         self.piece = Carver(self.train).piece(*self.train.block_range(*blocks))
         self.eval_piece = Carver(self.eval).piece(*self.eval.block_range(*blocks))
-        keep = {*self.piece.sends, *self.piece.outputs, *(u.value for u in self._updates())}
+        keep = {*self.piece.sends, *self.piece.outputs, *(self.train.updates[i].value for i in self.piece.updates)}
         self._code = Code(self.train, self.piece.nodes, keep, device)
         self._eval_code = Code(
             self.eval, self.eval_piece.nodes, {*self.eval_piece.sends, *self.eval_piece.outputs}, device
         )
-        self._constants = {p.mode: _constants(p, device) for p in (self.train, self.eval)}
         trainable = {s.name for s in self.train.sources if s.trainable}
         self.parameters = {
             n: t.detach().to(device).clone().requires_grad_(n in trainable) for n, t in state.parameters.items()
         }
-        self.buffers = {n: t.detach().to(device).clone() for n, t in state.buffers.items()}
+        buffers = {n: t.detach().to(device).clone() for n, t in state.buffers.items()}
+        self.running = RunningBuffers(self.train, self.piece.updates, buffers)
         self.trainable = [n for n in self.parameters if n in trainable]
         self.optimizer = StageOptimizer(optimizer, {n: self.parameters[n] for n in self.trainable})
         if state.optimizer:
             self.optimizer.load({k: t.to(device) for k, t in state.optimizer.items()})
         self._stashes: dict[int, Stash] = {}
-        self.statistics: dict[tuple[int, int], tuple[torch.Tensor, int]] = {}  # (micro-batch, update) → value, rows
-        self._round_buffers: dict[str, torch.Tensor] = {}
+        codes = ((self.train, self._code), (self.eval, self._eval_code))
+        self._templates = {program.mode: self._template(program, code) for program, code in codes}
 
-    def _updates(self) -> list[Any]:
-        return [self.train.updates[i] for i in self.piece.updates if self.train.updates[i].value >= 0]
+    @property
+    def buffers(self) -> dict[str, torch.Tensor]:
+        """The buffers as of the last commit."""
+        return self.running.values
 
-    def _registers(self, program: Program, code: Code, given: Mapping[int, torch.Tensor]) -> Registers:
+    def _template(self, program: Program, code: Code) -> tuple[Registers, list[tuple[int, str]]]:
+        """Registers with everything that stays, and where the buffers go."""
         registers: Registers = [None] * code.size
+        places = []
         for source in program.sources:
             if source.kind == "parameter":
                 registers[source.id] = self.parameters.get(source.name)
             elif source.name in self.buffers:
-                registers[source.id] = self._round_buffers.get(source.name, self.buffers[source.name])
-        for number, tensor in self._constants[program.mode].items():
-            registers[number] = tensor
+                places.append((source.id, source.name))
+            elif source.data is not None:
+                registers[source.id] = constant_tensor(program, source.id, source.data).to(self.device)
+        return registers, places
+
+    def _registers(self, mode: str, given: Mapping[int, torch.Tensor]) -> Registers:
+        template, places = self._templates[mode]
+        registers = template.copy()
+        for number, name in places:
+            registers[number] = self.running.read(name)
         for number, tensor in given.items():
             registers[number] = tensor
         return registers
@@ -124,21 +136,14 @@ class StageRunner:
             if self.train.values[value].requires_grad:
                 arriving[value] = None
                 given[value] = _Tap.apply(tensor.detach().requires_grad_(True), arriving, value)  # type: ignore[no-untyped-call]
-        registers = self._registers(self.train, self._code, given)
+        registers = self._registers("train", given)
         draw = Draw(self.seed, rows.round, rows.micro_batch, rows.start)
         self._code.run(registers, Context(rows.count, draw, self.device))
         sent = {v: registers[v] for v in self.piece.sends}
         loss = registers[self.piece.outputs[0]] if self.piece.outputs else None
         if loss is not None and scale == 0:  # no row counts (all padding): a mean over nothing is NaN
             loss = torch.zeros_like(loss)
-        for index in self.piece.updates:
-            update = self.train.updates[index]
-            if update.kind == "value":
-                self._round_buffers[update.buffer] = registers[update.value].detach()
-            elif update.value >= 0:
-                self.statistics[rows.micro_batch, index] = (registers[update.value].detach(), rows.count)
-            else:
-                self.statistics[rows.micro_batch, index] = (torch.zeros(()), rows.count)
+        self.running.note(rows.micro_batch, rows.count, registers)
         self._stashes[rows.micro_batch] = Stash(arriving, sent, loss, scale)
         return {v: t.detach() for v, t in sent.items()}
 
@@ -181,7 +186,8 @@ class StageRunner:
         for name in names:
             gradient = self.parameters[name].grad
             if gradient is not None:
-                norms[name] = float(torch.linalg.vector_norm(gradient, dtype=torch.float64)) ** 2
+                # In logical order: the memory order of a gradient may depend on who summed it.
+                norms[name] = float(torch.linalg.vector_norm(gradient.contiguous(), dtype=torch.float64)) ** 2
         return norms
 
     def commit(self, lr_scale: float, clip: float) -> None:
@@ -192,8 +198,7 @@ class StageRunner:
                 if gradient is not None:
                     self.parameters[name].grad = gradient * clip
         self.optimizer.step(lr_scale)
-        self.buffers.update(self._round_buffers)
-        self._fold()
+        self.running.commit()
         self.abort()
 
     def abort(self) -> None:
@@ -201,30 +206,14 @@ class StageRunner:
         for name in self.trainable:
             self.parameters[name].grad = None
         self._stashes.clear()
-        self.statistics.clear()
-        self._round_buffers.clear()
-
-    def _fold(self) -> None:
-        """Batch statistics into running buffers, in micro-batch order, with the rounding of torch's own kernel."""
-        for _, index in sorted(self.statistics):
-            update = self.train.updates[index]
-            statistic = self.statistics[_, index][0]
-            running, momentum = self.buffers[update.buffer], update.amount
-            if update.kind == "count":
-                self.buffers[update.buffer] = running + running.new_tensor(momentum)
-                continue
-            rest = float(running.new_ones(()) - running.new_tensor(momentum))
-            if update.kind == "variance" and running.dtype == torch.float32:
-                self.buffers[update.buffer] = running.mul(rest).add(statistic, alpha=momentum)
-            else:
-                self.buffers[update.buffer] = statistic * momentum + running * rest
+        self.running.abort()
 
     def evaluate(
         self, rows: int, feeds: Mapping[int, torch.Tensor], received: Mapping[int, torch.Tensor]
     ) -> dict[int, torch.Tensor]:
         """The evaluation program's values for later stages and, at the last stage, its outputs."""
         with torch.no_grad():
-            registers = self._registers(self.eval, self._eval_code, {**feeds, **received})
+            registers = self._registers("eval", {**feeds, **received})
             self._eval_code.run(registers, Context(rows, Draw(self.seed, 0, 0, 0), self.device))
         return {v: registers[v] for v in (*self.eval_piece.sends, *self.eval_piece.outputs)}
 
@@ -233,7 +222,3 @@ class StageRunner:
         return StageState(
             {n: t.detach() for n, t in self.parameters.items()}, dict(self.buffers), self.optimizer.state()
         )
-
-
-def _constants(program: Program, device: torch.device) -> dict[int, torch.Tensor]:
-    return {s.id: constant_tensor(program, s.id, s.data).to(device) for s in program.sources if s.data is not None}
