@@ -104,12 +104,12 @@ def outcomes(live: LiveFleet, options: Options, case: Case, quick: bool) -> Iter
         for name, plan in plans(prepared, hard, quick):
             if expects_bits(plan, prepared.facts)[0]:
                 yield run_case(live, options, case, prepared, name, plan, hard)
-    precise = prepare_job(case_job(case, JUDGED_ROUNDS, dtype=torch.float64, micro_batch=8))
+    precise = prepare_job(case_job(case, JUDGED_ROUNDS, dtype=torch.float64, micro_batch=8, hard=True))
     for name, plan in sample_plans(precise, quick):
-        yield run_case(live, options, case, precise, name, plan, False)
+        yield run_case(live, options, case, precise, name, plan, True)
     if precise.facts.tied:
         for stages in (2, 3, 4):
-            yield run_case(live, options, case, precise, f"{stages} stages, tied", cut(precise.facts, stages, 8), False)
+            yield run_case(live, options, case, precise, f"{stages} stages, tied", cut(precise.facts, stages, 8), True)
 
 
 def work(models: list[str], carrier: str, quick: bool) -> None:

@@ -78,6 +78,7 @@ class Agent:
         self._timeout_s = 120.0
         self._pump = threading.Thread(target=self._listen, name="potluck-orders", daemon=True)
         self._executor: Executor | None = None
+        self._halted = False  # a round was given up: nothing more until the next plan
 
     def serve(self) -> int:
         """Obeys until told to stop; a failure is reported to the coordinator before it ends this process."""
@@ -149,7 +150,8 @@ class Agent:
             case Prepare():
                 self._prepare(order)
             case Begin():
-                self._train(self._duty(), order)
+                if not self._halted:
+                    self._train(self._duty(), order)
             case Evaluate():
                 self._duty().evaluate(order)
 
@@ -176,6 +178,7 @@ class Agent:
             committer = DecideAlone(me, self._client.send, [s.name for s in trainable], order.clip_norm)
         else:
             committer = AskCoordinator(self._client.send, self._verdicts, self._timeout_s)
+        self._halted = False
         site = Site(me, index, order.plan, layout, stage, self._link, self._timeout_s)
         self._executor = Executor(site, share_sums(order.plan, users, sizes), committer, Throttle(self._spec.speed))
         self._client.send(Prepared(term=order.term))
@@ -184,6 +187,9 @@ class Agent:
 
     def _train(self, executor: Executor, order: Begin) -> None:
         verdict = executor.run_round(order)
+        if verdict.kind == "stop":  # rounds begun ahead must not follow one that was not committed
+            self._executor = None
+            self._halted = True
         if verdict.kind == "commit" and order.snapshot:
             parameters, buffers = executor.site.layout.reported_names(self._spec.name)
             if parameters or buffers:

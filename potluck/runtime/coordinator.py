@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -28,7 +29,8 @@ from potluck.wire.link import Link
 from potluck.wire.messages import Begin, Committed, Prepare, Prepared, Ready, Verdict
 
 _AHEAD = 2  # rounds fed beyond the one that trains
-_AHEAD_ALONE = 4  # a lone device commits by itself and never waits for us
+_AHEAD_ALONE = 4  # a lone device commits by itself and never waits for us,
+_BEGUN_ALONE = 2  # so it always has the next orders already
 
 
 class Watcher(Protocol):
@@ -69,6 +71,7 @@ class Coordinator:
         self.alone = len(session.plan.devices) == 1
         self.order: Any = None
         self.started_s = time.monotonic()
+        self.last_commit_s = self.started_s
         self.committed = session.first_round
         trainable = [x for x in session.layout.programs.train.sources if x.kind == "parameter" and x.trainable]
         self.parameters = [x.name for x in trainable]
@@ -104,6 +107,7 @@ class Coordinator:
         s = self.s
         loader = training_loader(s.job, ahead=_AHEAD)
         self.order = loader.order
+        self.last_commit_s = time.monotonic()
         self._announce()
         feeder = Feeder(loader, s.layout, s.link, s.first_round, _AHEAD_ALONE if self.alone else _AHEAD, s.timeout_s)
         evaluator = Evaluator(s, self._next) if s.job.eval_data is not None else None
@@ -124,6 +128,7 @@ class Coordinator:
     def _rounds(self, feeder: Feeder, evaluator: Evaluator | None) -> str:
         s = self.s
         last = self.order.rounds
+        begun: deque[tuple[FedRound, Begin]] = deque()
         for round in range(s.first_round, last):
             fed = feeder.next(s.timeout_s)
             stop = s.should_stop()
@@ -133,10 +138,11 @@ class Coordinator:
                 round=round, sizes=fed.sizes, total_weight=fed.total_weight,
                 lr_scale=multiplier(s.job.schedule, round), snapshot=save,
             )  # fmt: skip
-            started = time.monotonic()
             s.roster.broadcast(begin, s.plan.devices)
-            self._settle(fed, begin, started)
-            feeder.done()
+            begun.append((fed, begin))
+            while len(begun) > (_BEGUN_ALONE if self.alone and not save else 0):
+                self._settle(*begun.popleft())
+                feeder.done()
             if save:
                 self.saver.save(self.committed, self.order)
             if evaluate and evaluator is not None:
@@ -154,12 +160,12 @@ class Coordinator:
             return (round + 1) % every == 0
         return bool(round + 1 == self.order.rounds or self.order.round(round + 1).index_in_epoch == 0)
 
-    def _settle(self, fed: FedRound, begin: Begin, started: float) -> None:
+    def _settle(self, fed: FedRound, begin: Begin) -> None:
         """Brings a round to its commit, or stops the run."""
         for attempt in range(2):
             ready, judgement = self._collect(begin, attempt)
             if judgement.kind == "commit":
-                self._commit(fed, begin, ready, judgement, time.monotonic() - started)
+                self._commit(fed, begin, ready, judgement)
                 return
             self._incident("not_finite", begin.round, judgement)
             if judgement.kind == "retry" and not self.alone:
@@ -188,10 +194,10 @@ class Coordinator:
             attempt = 1  # a lone device has already tried twice when it says so
         return ordered, judge(ordered, self.parameters, self.s.job.clip_norm, attempt)
 
-    def _commit(
-        self, fed: FedRound, begin: Begin, ready: dict[str, Ready], judgement: Judgement, seconds: float
-    ) -> None:
+    def _commit(self, fed: FedRound, begin: Begin, ready: dict[str, Ready], judgement: Judgement) -> None:
         """The ledger first, on disk; then the word."""
+        now = time.monotonic()
+        seconds, self.last_commit_s = now - self.last_commit_s, now
         losses = sorted((p for r in ready.values() for p in r.losses), key=lambda p: (p.micro_batch, p.row))
         self.s.folder.ledger.append(
             entry(
@@ -217,6 +223,7 @@ class Coordinator:
     def _evaluate(self, evaluator: Evaluator, epoch: int) -> None:
         started = time.monotonic()
         loss, metrics, samples = evaluator.run()
+        self.last_commit_s = time.monotonic()  # the next round does not answer for the evaluation
         better = self.judge.see(self.committed, loss, metrics)
         if better is not None:
             self.saver.mark_best(better)

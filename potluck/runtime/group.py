@@ -91,15 +91,15 @@ def _receive(site: Site, peer: str, tag: Tag, names: Sequence[str]) -> dict[str,
     head, *flats = unpack(site.link.receive(peer, tag, site.timeout_s), site.stage.device)
     if head is None or len(head) != len(names):
         raise LinkError(f"damaged gradients arrived from {peer}; the link is broken")
-    places = {flat.dtype: [flat, 0] for flat in flats if flat is not None}
-    found: dict[str, torch.Tensor | None] = {}
+    flat_of = {flat.dtype: flat for flat in flats if flat is not None}
+    used = dict.fromkeys(flat_of, 0)
+    found: dict[str, torch.Tensor | None] = dict.fromkeys(names)
     for name, present in zip(names, head.tolist(), strict=True):
         parameter = site.stage.parameters[name]
-        found[name] = None
         if present:
-            flat, start = places[parameter.dtype]
-            found[name] = flat[start : start + parameter.numel()].view(parameter.shape)
-            places[parameter.dtype][1] = start + parameter.numel()
+            start = used[parameter.dtype]
+            used[parameter.dtype] = start + parameter.numel()
+            found[name] = flat_of[parameter.dtype][start : used[parameter.dtype]].view(parameter.shape)
     return found
 
 

@@ -41,7 +41,7 @@ class LiveFleet:
         host, _, port = options.listen.rpartition(":")
         self.server: ControlServer[FromAgent, FromCoordinator] = ControlServer(host, int(port), FromAgent)
         self._stack.callback(self.server.close)
-        self.link = open_link(options.carrier, COORDINATOR, host)
+        self.link = open_link(options.carrier, COORDINATOR, host, self._bandwidth)
         self._stack.callback(self.link.close)
         welcome = Welcome(carrier=options.carrier, bandwidth_bytes_s=self._bandwidth, timeout_s=options.timeout_s)
         self.roster = Roster(self.server, welcome)
