@@ -96,7 +96,9 @@ class StageRunner:
             self.optimizer.load({k: t.to(device) for k, t in state.optimizer.items()})
         self._stashes: dict[int, Stash] = {}
         codes = ((self.train, self._code), (self.eval, self._eval_code))
-        self._templates = {program.mode: self._template(program, code) for program, code in codes}
+        self._templates: dict[str, tuple[Registers, list[tuple[int, str]]]] = {
+            program.mode: self._template(program, code) for program, code in codes
+        }
 
     @property
     def buffers(self) -> dict[str, torch.Tensor]:
