@@ -72,7 +72,7 @@ def workload(name: str, rounds: int) -> Workload:
         def make() -> nn.Module:
             config = GPT2Config(
                 vocab_size=words, n_positions=length, n_embd=384, n_layer=6, n_head=6, resid_pdrop=0.0, embd_pdrop=0.0,
-                attn_pdrop=0.0, use_cache=False,
+                attn_pdrop=0.0, use_cache=False, bos_token_id=0, eos_token_id=0,
             )  # fmt: skip
             return Logits(GPT2LMHeadModel(config))
 
@@ -216,7 +216,7 @@ def measure(name: str, rounds: int, repeats: int) -> dict[str, float]:
 @click.command()
 @click.option("--json", "as_json", is_flag=True, help="One JSON object as the last line.")
 @click.option("--quick", is_flag=True, help="Fewer repeats.")
-@click.option("--rounds", default=12, show_default=True)
+@click.option("--rounds", default=10, show_default=True)
 @click.option("--models", default=",".join(MODELS), show_default=True)
 @click.option("--plain", default="", hidden=True)
 def main(as_json: bool, quick: bool, rounds: int, models: str, plain: str) -> None:
