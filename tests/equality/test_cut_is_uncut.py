@@ -1,0 +1,55 @@
+"""Through real agents, a cut run has the bits of the uncut one; where sums change order, float64 says how little."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+from benchmarks.zoo import all_cases
+from benchmarks.zoo_jobs import case_job, cut, devices, grouped
+from potluck.runtime.live_fleet import LiveFleet
+from potluck.runtime.options import Options
+from potluck.runtime.train import prepare_job
+from potluck.runtime.verify import TOLERANCE, compare, expects_bits
+from potluck.types import Fleet
+
+QUICK = ("residual_cnn", "unet", "padded_encoder", "dropout_net")
+CASES = {case.name: case for case in all_cases()}
+OPTIONS = Options(timeout_s=60.0)
+
+
+def names(quick: tuple[str, ...]) -> list[object]:
+    """Every model; those that are not quick only in the full tests."""
+    return [n if n in quick else pytest.param(n, marks=pytest.mark.full) for n in CASES]
+
+
+@pytest.fixture(scope="module", params=["zmq", pytest.param("gloo", marks=pytest.mark.full)])
+def live(request: pytest.FixtureRequest) -> Iterator[LiveFleet]:
+    torch.set_num_threads(1)
+    with LiveFleet(Fleet(devices=devices(4)), Options(carrier=request.param, timeout_s=60.0)) as fleet:
+        yield fleet
+
+
+@pytest.mark.parametrize("name", names(QUICK))
+def test_stages_and_turns_give_the_same_bits(live: LiveFleet, name: str) -> None:
+    prepared = prepare_job(case_job(CASES[name], 3, hard=True))
+    for plan in (cut(prepared.facts, 4, deep=True), grouped(prepared.facts, "turns", (3, 1), first=True)):
+        bits, _ = expects_bits(plan, prepared.facts)
+        found = compare(live, prepared, plan, OPTIONS, lanes=bits)
+        if bits:
+            assert found.unequal == ()
+            assert found.losses_equal
+        else:  # tied across the cut: the first round's loss has the same bits, the rest is float64's business below
+            assert found.relative < 1e-3
+
+
+@pytest.mark.parametrize("name", names(("padded_encoder",)))
+def test_shared_by_samples_differs_only_by_rounding(live: LiveFleet, name: str) -> None:
+    case = CASES[name]
+    if case.batch_coupled:
+        pytest.skip("samples meet in BatchNorm: such a stage is not shared by samples")
+    prepared = prepare_job(case_job(case, 8, dtype=torch.float64, micro_batch=8))
+    plan = grouped(prepared.facts, "samples", (5, 3), 8, first=True)
+    assert compare(live, prepared, plan, OPTIONS, lanes=False).relative <= TOLERANCE
