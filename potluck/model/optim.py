@@ -6,6 +6,8 @@ parameters share a stage. Frozen parameters are simply not given.
 
 from __future__ import annotations
 
+import inspect
+import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -33,7 +35,10 @@ class StageOptimizer:
             return
         for group in self._optimizer.param_groups:
             group["lr"] = group["base_lr"] * lr_scale
-        self._optimizer.step()
+        # The plain method: its decorators import torch's compiler, only to keep it away from the optimizer.
+        step = inspect.unwrap(type(self._optimizer).step)
+        with torch.no_grad():
+            step(self._optimizer)
 
     def state(self) -> dict[str, torch.Tensor]:
         """The live state, "<parameter>/<slot>" → tensor. The next step changes it: copy what is to be kept."""
@@ -68,6 +73,7 @@ class StageOptimizer:
             }
 
     def _build(self) -> torch.optim.Optimizer | None:
+        _leave_the_compiler_out()
         """A fresh torch optimizer; None without parameters, which torch refuses."""
         by_group: dict[int | None, list[torch.Tensor]] = {}
         for name, parameter in self.parameters.items():
@@ -99,3 +105,13 @@ class StageOptimizer:
                     f"optimizer state '{name}/{slot}' has shape {tuple(value.shape)} but the parameter {tuple(shape)}; "
                     "load the state of the same model"
                 )
+
+
+def _leave_the_compiler_out() -> None:
+    """Keeps torch from importing its compiler, 1.5 CPU-seconds, only to exempt optimizers from it.
+
+    The exemption is looked up in an attribute of the function; where nothing is compiled, it is its own exemption.
+    """
+    function = getattr(torch.optim.Optimizer.add_param_group, "__wrapped__", None)
+    if function is not None and "torch._dynamo" not in sys.modules:
+        function.__dynamo_disable = function

@@ -1,5 +1,7 @@
 """An optimizer over a stage gives the bits of torch.optim over the whole model."""
 
+import subprocess
+import sys
 from typing import Any
 
 import msgspec
@@ -212,3 +214,19 @@ def test_one_pattern_may_be_written_without_a_tuple():
 def test_impossible_numbers_are_refused(make):
     with pytest.raises(InputError, match="optimizer"):
         make()
+
+
+def test_an_update_does_not_import_the_compiler() -> None:
+    """It would cost a device 1.5 CPU-seconds before its first round."""
+    program = (
+        "import sys, torch\n"
+        "from potluck.model.optim import StageOptimizer\n"
+        "from potluck.optimizers import AdamW\n"
+        "p = torch.nn.Parameter(torch.zeros(3))\n"
+        "optimizer = StageOptimizer(AdamW(lr=0.1), {'p': p})\n"
+        "p.grad = torch.ones(3)\n"
+        "optimizer.step()\n"
+        "assert p[0] != 0\n"
+        "sys.exit('torch._dynamo' in sys.modules)\n"
+    )
+    assert subprocess.run([sys.executable, "-c", program], timeout=60).returncode == 0
