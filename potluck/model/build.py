@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,9 +13,12 @@ from torch import nn
 
 from potluck.errors import InputError, ModelError
 from potluck.model.blocks import with_boundaries
-from potluck.model.export import EvalForm, TrainForm, export_program
-from potluck.model.probe import annotate, batch_norms, probe
-from potluck.model.program import Program, ProgramPair
+from potluck.model.empty import is_empty
+from potluck.model.export import export_program
+from potluck.model.forms import LABEL, EvalForm, TrainForm
+from potluck.model.probe import annotate, probe, without_probe
+from potluck.model.program import Arg, Items, Program, ProgramPair, Ref
+from potluck.model.trace import trace
 
 PROBE_ROWS = 4
 
@@ -35,39 +39,37 @@ def as_module(model: Any) -> tuple[nn.Module, bool]:
     if isinstance(made, Sequence) and made and all(isinstance(m, nn.Module) for m in made):
         return nn.Sequential(*made), True
     raise InputError(
-        f"job.model: gives a {type(made).__name__}; give an nn.Module, a function that returns one, or a list of modules"
+        f"job.model: gives a {type(made).__name__}; give an nn.Module, a function that returns one, "
+        "or a list of modules"
     )
 
 
 def build(
     model: nn.Module,
-    loss: Any,
+    loss: Callable[..., Any],
     feeds: Mapping[str, torch.Tensor],
     weights: torch.Tensor,
     *,
     hand_cut: bool = False,
-    eval_reduce: Any = None,
+    eval_reduce: Callable[..., Any] | None = None,
 ) -> BuiltModel:
     """The programs of a model, from at least two samples of its data (four are better)."""
     rows = len(next(iter(feeds.values())))
     if rows < 2:
         raise InputError("job.data: needs at least 2 samples to find out what the model does with a batch")
+    if hand_cut and len(feeds) != 2:
+        raise ModelError(
+            f"a hand-cut model takes one input, the data has {len(feeds) - 1}; give one tensor, "
+            "and let each module return what the next one takes"
+        )
     small = {n: t[:PROBE_ROWS] for n, t in feeds.items()}
-    was_training = model.training
-    on_meta = any(p.is_meta for p in model.parameters())
-    if on_meta:
-        small = {n: t.to("meta") for n, t in small.items()}
-    try:
-        train = annotate(export_program(TrainForm(model.train(), loss), dict(small), "train"))
-        evaluation = annotate(export_program(EvalForm(model.eval(), eval_reduce), dict(small), "eval"))
-    finally:
-        model.train(was_training)
     state, aliases = named_state(model)
+    train, evaluation = _export(model, loss, small, eval_reduce, hand_cut)
     train, evaluation = (_canonical(p, aliases) for p in (train, evaluation))
-    if not any(v.requires_grad for v in train.values.values()):
+    if not train.values[train.outputs[0]].requires_grad:
         raise ModelError("the model has no trainable parameter that the loss depends on; nothing to train")
-    if on_meta:
-        train = msgspec.structs.replace(train, coupled=tuple(sorted(batch_norms(train))))
+    if is_empty(model):
+        train, evaluation = without_probe(train), without_probe(evaluation)
     else:
         train = probe(train, state, small, weights[:PROBE_ROWS])
         evaluation = probe(evaluation, state, small, weights[:PROBE_ROWS])
@@ -76,12 +78,75 @@ def build(
     return BuiltModel(programs=pair, state=state)
 
 
+def _export(
+    model: nn.Module, loss: Callable[..., Any], feeds: dict[str, torch.Tensor], reduce: Any, hand_cut: bool
+) -> tuple[Program, Program]:
+    """Both programs, with what the training one updates known to both."""
+    with _modes_kept(model):
+        if not model.training:  # a model in training keeps its own mix of modes: frozen BatchNorm stays frozen
+            model.train()
+        try:
+            train = annotate(export_program(TrainForm(model, loss), feeds, "train"))
+        except ModelError as error:
+            if hand_cut:
+                _name_the_piece(model, feeds, error)
+            raise
+        form = EvalForm(model.eval(), reduce)
+        evaluation = annotate(export_program(form, feeds, "eval"))
+    changed = {u.buffer for u in train.updates}
+    evaluation = msgspec.structs.replace(evaluation, output_names=form.names.found, updates=())
+    return _with_updated(train, changed), _with_updated(evaluation, changed)
+
+
+def _with_updated(program: Program, changed: set[str]) -> Program:
+    sources = (msgspec.structs.replace(s, updated=s.kind == "buffer" and s.name in changed) for s in program.sources)
+    return msgspec.structs.replace(program, sources=tuple(sources))
+
+
+@contextlib.contextmanager
+def _modes_kept(model: nn.Module) -> Iterator[None]:
+    """Afterwards every module is in the mode it was in, training or evaluation."""
+    modes = {module: module.training for module in model.modules()}
+    try:
+        yield
+    finally:
+        for module, training in modes.items():
+            module.training = training
+
+
+def _name_the_piece(model: nn.Module, feeds: Mapping[str, torch.Tensor], error: ModelError) -> None:
+    """Raises the error again with the first module of a hand-cut model that cannot be traced by itself."""
+    x: Any = next(t for n, t in feeds.items() if n != LABEL)
+    for index, piece in enumerate(model.children()):
+        try:
+            trace(_Alone(piece), {"input": x} if isinstance(x, torch.Tensor) else dict(enumerate(x)))  # type: ignore[arg-type]
+            with torch.no_grad():
+                x = piece(x)
+        except ModelError:
+            raise ModelError(f"module {index} of the list ({type(piece).__name__}): {error}") from None
+        except Exception:  # it needs what the modules before it gave; the first error has to do
+            raise error from None
+
+
+class _Alone(nn.Module):
+    """One module of a hand-cut model."""
+
+    def __init__(self, piece: nn.Module) -> None:
+        super().__init__()
+        self.piece = piece
+
+    def forward(self, feeds: dict[Any, torch.Tensor]) -> Any:
+        return self.piece(feeds["input"] if "input" in feeds else tuple(feeds.values()))
+
+
 def named_state(model: nn.Module) -> tuple[dict[str, torch.Tensor], dict[str, str]]:
     """Parameters and persistent buffers under their first name, and second names → first names."""
     first: dict[int, str] = {}
     state: dict[str, torch.Tensor] = {}
     aliases: dict[str, str] = {}
     for name, tensor in model.state_dict(keep_vars=True).items():
+        if not isinstance(tensor, torch.Tensor):
+            raise ModelError(f"{name}: the model keeps a {type(tensor).__name__} in its state; make it a buffer")
         if id(tensor) in first:
             aliases[name] = first[id(tensor)]
         else:
@@ -91,35 +156,41 @@ def named_state(model: nn.Module) -> tuple[dict[str, torch.Tensor], dict[str, st
 
 
 def _canonical(program: Program, aliases: Mapping[str, str]) -> Program:
-    """The program with one source per tied tensor."""
+    """The program with one source per tied tensor, under its first name."""
     first: dict[str, int] = {}
     moved: dict[int, int] = {}
     sources = []
     for source in program.sources:
-        name = aliases.get(source.name, source.name) if source.kind in ("parameter", "buffer") else source.name
-        if source.kind in ("parameter", "buffer") and name in first:
-            moved[source.id] = first[name]
+        if source.kind not in ("parameter", "buffer"):
+            sources.append(source)
             continue
-        first[name] = source.id
-        sources.append(msgspec.structs.replace(source, name=name))
-    program = msgspec.structs.replace(program, sources=tuple(sources))
-    if not moved:
-        return program
-    nodes = tuple(msgspec.structs.replace(n, args=_move(n.args, moved), kwargs=_move_all(n.kwargs, moved)) for n in program.nodes)
-    return msgspec.structs.replace(program, nodes=nodes)
+        name = aliases.get(source.name, source.name)
+        if name in first:
+            moved[source.id] = first[name]
+        else:
+            first[name] = source.id
+            sources.append(msgspec.structs.replace(source, name=name))
+    updates = (msgspec.structs.replace(u, buffer=aliases.get(u.buffer, u.buffer)) for u in program.updates)
+    nodes = (
+        msgspec.structs.replace(
+            n,
+            args=tuple(_moved(a, moved) for a in n.args),
+            kwargs={k: _moved(a, moved) for k, a in n.kwargs.items()},
+        )
+        for n in program.nodes
+    )
+    return msgspec.structs.replace(
+        program,
+        sources=tuple(sources),
+        updates=tuple(updates),
+        nodes=tuple(nodes) if moved else program.nodes,
+        outputs=tuple(moved.get(o, o) for o in program.outputs),
+    )
 
 
-def _move(args: Any, moved: Mapping[int, int]) -> Any:
-    from potluck.model.program import Items, Ref
-
-    if isinstance(args, tuple):
-        return tuple(_move(a, moved) for a in args)
-    if isinstance(args, Ref):
-        return Ref(moved.get(args.id, args.id))
-    if isinstance(args, Items):
-        return Items(_move(args.items, moved))
-    return args
-
-
-def _move_all(kwargs: Mapping[str, Any], moved: Mapping[int, int]) -> dict[str, Any]:
-    return {k: _move(a, moved) for k, a in kwargs.items()}
+def _moved(arg: Arg, moved: Mapping[int, int]) -> Arg:
+    if isinstance(arg, Ref):
+        return Ref(moved.get(arg.id, arg.id))
+    if isinstance(arg, Items):
+        return Items(tuple(_moved(a, moved) for a in arg.items))
+    return arg

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Mapping
 from typing import Any, Literal
 
 import torch
 from torch import fx, nn
-from torch.export import Dim
 from torch.export.graph_signature import InputKind
 
 from potluck.errors import ModelError
-from potluck.model.operators import OURS, RANDOM, allowed, base_name
+from potluck.model.aliases import Aliases, graph_node
+from potluck.model.forms import LABEL, call_model
+from potluck.model.operators import allowed
 from potluck.model.program import (
     Arg,
     Here,
@@ -26,144 +26,139 @@ from potluck.model.program import (
     Source,
     Tensor,
     Update,
-    inputs_of,
     pack_bytes,
 )
-from potluck.model.rewrite import Aliases, rewrite_call
-from potluck.model.source_lines import explain_export_failure, module_of, source_of
-from potluck.model.symbols import size_tree
+from potluck.model.rewrite import rewrite_call
+from potluck.model.source_lines import module_of, source_of
+from potluck.model.symbols import Symbols
+from potluck.model.trace import trace
+from potluck.model.updates import find_updates
 
-LABEL = "label"
+__all__ = ["LABEL", "Writer", "call_model", "export_program"]
 
 _DROPPED = ("_assert", "sym_constrain", "_guards_fn", "_sym_check", "_check")
 
 
-def call_model(model: nn.Module, feeds: Mapping[str, torch.Tensor]) -> Any:
-    """The model's outputs: one tensor positionally, input0, input1, … positionally, other names as keywords."""
-    names = [n for n in feeds if n != LABEL]
-    if names == ["input"]:
-        return model(feeds["input"])
-    if names == [f"input{i}" for i in range(len(names))]:
-        return model(*(feeds[n] for n in names))
-    return model(**{n: feeds[n] for n in names})
-
-
-class TrainForm(nn.Module):
-    """Model and loss as one function of the feeds."""
-
-    def __init__(self, model: nn.Module, loss: Any) -> None:
-        super().__init__()
-        self.model = model
-        self.loss = loss
-
-    def forward(self, feeds: dict[str, torch.Tensor]) -> torch.Tensor:
-        result: torch.Tensor = self.loss(call_model(self.model, feeds), feeds[LABEL])
-        return result
-
-
-class EvalForm(nn.Module):
-    """The model's outputs, or what `reduce` makes of them and the labels, as a flat tuple."""
-
-    def __init__(self, model: nn.Module, reduce: Any = None) -> None:
-        super().__init__()
-        self.model = model
-        self.reduce = reduce
-
-    def forward(self, feeds: dict[str, torch.Tensor]) -> tuple[torch.Tensor, ...]:
-        outputs = call_model(self.model, feeds)
-        if self.reduce is not None:
-            outputs = self.reduce(outputs, feeds[LABEL])
-        return (outputs,) if isinstance(outputs, torch.Tensor) else tuple(outputs)
-
-
 def export_program(form: nn.Module, feeds: dict[str, torch.Tensor], mode: Literal["train", "eval"]) -> Program:
     """The flat program of a form in its current training mode."""
-    dynamic = {name: {0: Dim.DYNAMIC} for name in feeds}
-    try:
-        exported = torch.export.export(form, (feeds,), dynamic_shapes=(dynamic,), strict=False)
-    except Exception as error:
-        raise explain_export_failure(error) from None
-    return _Writer(exported, form, feeds, mode).write()
+    exported, assigned = trace(form, feeds)
+    return Writer(exported, form, feeds, assigned).write(mode)
 
 
-class _Writer:
+class Writer:
     """Walks the exported graph once, node by node, and writes the program."""
 
-    def __init__(self, exported: Any, form: nn.Module, feeds: dict[str, torch.Tensor], mode: str) -> None:
-        self.exported, self.form, self.feeds, self.mode = exported, form, feeds, mode
+    def __init__(self, exported: Any, form: nn.Module, feeds: dict[str, torch.Tensor], assigned: set[str]) -> None:
+        self.exported, self.form, self.feeds, self.assigned = exported, form, feeds, assigned
         self.sources: list[Source] = []
         self.nodes: list[Node] = []
         self.values: dict[int, Tensor] = {}
         self.updates: list[Update] = []
         self.aliases = Aliases()
+        self.symbols = Symbols()
         self.env: dict[fx.Node, Any] = {}  # fx node → Arg, or a tuple of Args for several results
-        self.salt = 0
         self.buffers: dict[int, str] = {}
+        self.state: list[fx.Node] = []  # placeholders that outlive a forward: parameters, buffers, constants
+        self.inlined: dict[fx.Node, list[Any]] = {}
+        self.salt = 0
         self.no_grad = False
 
-    def write(self) -> Program:
+    def write(self, mode: Literal["train", "eval"]) -> Program:
+        """The program."""
         graph = self.exported.graph_module.graph
         self.aliases.number(graph)
         self._placeholders(graph)
-        output = self._body(self.exported.graph_module, graph)
-        results = tuple(a.id for a in output if isinstance(a, Ref))
-        self._count_updates(results)
+        results = self._outputs(self._body(self.exported.graph_module, graph), mode)
+        find_updates(self, results)
         return Program(
-            mode="train" if self.mode == "train" else "eval",
+            mode=mode,
             sources=tuple(self.sources),
             nodes=tuple(self.nodes),
             values=self.values,
-            outputs=tuple(self.aliases.current(i) for i in results),
+            outputs=results,
             updates=tuple(self.updates),
         )
 
+    def _outputs(self, given: list[Any], mode: str) -> tuple[int, ...]:
+        results = tuple(self.aliases.current(a.id) for a in given if isinstance(a, Ref))
+        if mode == "train":
+            loss = self.values[results[0]] if len(results) == len(given) == 1 else None
+            if loss is None or loss.shape or not loss.dtype.startswith(("float", "bfloat")):
+                what = "no single tensor" if loss is None else f"a {loss.dtype} tensor of shape {list(loss.shape)}"
+                raise ModelError(f"the loss gives {what}; it must give one number, the mean over the samples")
+        return results
+
     def _placeholders(self, graph: fx.Graph) -> None:
         signature = {s.arg.name: s for s in self.exported.graph_signature.input_specs}
-        constants, state = self.exported.constants, self.exported.state_dict
         names = iter(self.feeds)
-        for node in graph.nodes:
-            if node.op != "placeholder":
-                continue
+        holders = [n for n in graph.nodes if n.op == "placeholder"]
+        for node in holders:  # first the names of the batch size, which shapes are written with
             spec = signature[node.name]
-            value = self._declare(node.meta["val"], node)
-            self.env[node] = Ref(value)
-            self.aliases.add_root(node)
-            name = str(spec.target or "").removeprefix("model.")
             if spec.kind is InputKind.USER_INPUT:
-                name = next(names)
-                if not any(t == "b" for t in self.values[value].shape[:1]):
+                spec.target = next(names)
+                if not self.symbols.add_batch(node.meta["val"].shape[0]):
                     raise ModelError(
-                        f"input {name!r}: the model fixes the batch size at {tuple(node.meta['val'].shape)[0]}; "
+                        f"input {spec.target!r}: the model fixes the batch size at {node.meta['val'].shape[0]}; "
                         "it must work for any number of samples: look for a constant batch size in a view or reshape"
                     )
-                self.sources.append(Source(kind="input", name=name, id=value))
-            elif spec.kind is InputKind.PARAMETER:
-                if not str(spec.target).startswith("model."):
-                    raise ModelError(f"the loss has a parameter ({spec.target}); move it into the model")
-                trainable = dict(self.form.named_parameters(remove_duplicate=False))[spec.target].requires_grad
-                self.sources.append(Source(kind="parameter", name=name, id=value, trainable=trainable))
-            elif spec.kind is InputKind.BUFFER and spec.persistent and str(spec.target).startswith("model."):
-                self.sources.append(Source(kind="buffer", name=name, id=value))
-                self.buffers[value] = name
-            elif spec.kind in (InputKind.BUFFER, InputKind.CONSTANT_TENSOR):
-                tensor = constants[spec.target] if spec.target in constants else state[spec.target]
-                self.sources.append(Source(kind="constant", name=name, id=value, data=_raw(tensor), persistent=False))
-                if spec.kind is InputKind.BUFFER:
-                    self.buffers[value] = name
-            else:
-                raise ModelError(f"the model takes a {spec.kind.name.lower()} argument, which cannot be exported")
+        for node in holders:
+            value = self._declare(node.meta["val"], node)
+            self.env[node] = Ref(value)
+            self.aliases.add(node)
+            self.sources.append(self._source(signature[node.name], value))
+            if self.sources[-1].kind != "input":
+                self.state.append(node)
 
-    def _declare(self, val: Any, node: fx.Node) -> int:
+    def _source(self, spec: Any, value: int) -> Source:
+        target = str(spec.target)
+        name = target.removeprefix("model.")
+        if spec.kind is InputKind.USER_INPUT:
+            return Source(kind="input", name=target, id=value)
+        if spec.kind is InputKind.PARAMETER:
+            if not target.startswith("model."):
+                raise ModelError(f"the loss has a parameter ({target}); move it into the model")
+            trainable = dict(self.form.named_parameters(remove_duplicate=False))[target].requires_grad
+            return Source(kind="parameter", name=name, id=value, trainable=trainable)
+        if spec.kind not in (InputKind.BUFFER, InputKind.CONSTANT_TENSOR):
+            raise ModelError(f"the model takes a {spec.kind.name.lower()} argument, which cannot be exported")
+        if spec.kind is InputKind.BUFFER:
+            self.buffers[value] = name
+            if spec.persistent and target.startswith("model."):
+                return Source(kind="buffer", name=name, id=value)
+        constants, state = self.exported.constants, self.exported.state_dict
+        tensor = constants[target] if target in constants else state[target]
+        self._check_constant(target, tensor)
+        return Source(kind="constant", name=f"constant:{target}", id=value, data=_raw(tensor), persistent=False)
+
+    def _check_constant(self, name: str, tensor: torch.Tensor) -> None:
+        known = name.removeprefix("model.")
+        if tensor.is_meta or isinstance(tensor, torch._subclasses.FakeTensor):
+            raise ModelError(
+                f"buffer {known!r} is on the meta device and is not saved with the weights, so its values are lost; "
+                "make the model within potluck.model.empty.empty_weights(), which leaves buffers as they are"
+            )
+        if tensor.requires_grad:
+            raise ModelError(
+                f"the loss or the model uses a trainable tensor ({known}) that is not a parameter of the model; "
+                "reach it through the model (model.layer.weight), or detach it"
+            )
+        if name in self.assigned:
+            raise ModelError(
+                f"{known}: the forward pass keeps this tensor for the next one; make it a buffer "
+                f"(self.register_buffer({known.rpartition('.')[2]!r}, …))"
+            )
+
+    def _declare(self, val: Any, node: fx.Node, dtype: Any = None) -> int:
         number = len(self.values)
         where = source_of(node)
-        shape = tuple(size_tree(s, where) for s in val.shape)
-        self.values[number] = Tensor(shape=shape, dtype=str(val.dtype).removeprefix("torch."))
+        shape = tuple(self.symbols.tree(s, where) for s in val.shape)
+        self.values[number] = Tensor(shape=shape, dtype=str(dtype or val.dtype).removeprefix("torch."))
         return number
 
     def _body(self, module: Any, graph: fx.Graph) -> list[Any]:
         for node in graph.nodes:
             if node.op == "output":
-                return [self._arg(a) for a in node.args[0]]
+                return [self.argument(a) for a in node.args[0]]
             if node.op == "call_function":
                 self._call(module, node)
             elif node.op == "call_module" and not node.name.startswith("_guards"):
@@ -171,71 +166,87 @@ class _Writer:
         return []
 
     def _call(self, module: Any, node: fx.Node) -> None:
-        target, val = node.target, node.meta.get("val")
+        target, val, name = node.target, node.meta.get("val"), str(node.target)
         if target is operator.getitem:
-            self.env[node] = self.env[node.args[0]][node.args[1]]  # type: ignore[index]
-            self.aliases.join(node, node.args[0])
-            return
-        if isinstance(val, torch.SymInt | torch.SymFloat | int | float) and not isinstance(val, bool):
-            self.env[node] = Size(size_tree(val, source_of(node)))
-            return
-        name = str(target)
-        if any(word in name for word in _DROPPED) or isinstance(val, torch.SymBool | bool):
-            return
-        if isinstance(target, torch._ops.HigherOrderOperator):
+            self._pick(node)
+        elif isinstance(val, torch.SymInt | torch.SymFloat | int | float) and not isinstance(val, bool):
+            self.env[node] = Size(self.symbols.tree(val, source_of(node)))
+        elif any(word in name for word in _DROPPED) or isinstance(val, torch.SymBool | bool):
+            pass
+        elif isinstance(target, torch._ops.HigherOrderOperator):
             self._inline(module, node)
-            return
-        rewrite_call(self, node, name)
+        else:
+            rewrite_call(self, node, name)
+
+    def _pick(self, node: fx.Node) -> None:
+        """One of several results."""
+        several, index = graph_node(node.args[0]), node.args[1]
+        self.env[node] = self.env[several][index]
+        inner = self.inlined[several][index] if several in self.inlined else None  # type: ignore[index]
+        if isinstance(inner, fx.Node):
+            self.aliases.add_same(node, inner)
+        else:
+            self.aliases.add(node, (several,))
 
     def _inline(self, module: Any, node: fx.Node) -> None:
         """The body of a `no_grad` region, in place; no other higher-order operator is known."""
-        if node.target is not torch.ops.higher_order.wrap_with_set_grad_enabled:
-            raise ModelError(
-                f"{source_of(node)}: {node.target} is control flow over tensors, which a program cannot say; "
-                "write it with torch.where, or hand-cut the model around it"
-            )
-        enabled, body, *arguments = node.args
-        inner = getattr(module, body.target)  # type: ignore[union-attr]
-        placeholders = [n for n in inner.graph.nodes if n.op == "placeholder"]
+        if node.target is torch.ops.higher_order.wrap_with_set_grad_enabled:
+            enabled, body, *arguments = node.args
+            no_grad = not enabled
+        elif node.target is torch.ops.higher_order.wrap_with_autocast and not node.args[2]:
+            _, _, _, _, body, *arguments = node.args  # switched off, as some models do around delicate sums
+            no_grad = self.no_grad
+        else:
+            what, instead = "control flow over tensors", "write it with torch.where, or hand-cut the model around it"
+            if node.target is torch.ops.higher_order.wrap_with_autocast:
+                what, instead = "autocast", "give the model the element type it is to compute in, e.g. model.bfloat16()"
+            raise ModelError(f"{_place(node)}: {what} is nothing a program can say; {instead}")
+        inner = getattr(module, str(body.target if isinstance(body, fx.Node) else body))
         self.aliases.number(inner.graph, after=node)
+        placeholders = [n for n in inner.graph.nodes if n.op == "placeholder"]
         for placeholder, argument in zip(placeholders, arguments, strict=True):
-            self.env[placeholder] = self.env[argument]  # type: ignore[index]
-            self.aliases.join(placeholder, argument)
-        before, self.no_grad = self.no_grad, self.no_grad or not enabled
+            self.env[placeholder] = self.env[graph_node(argument)]
+            self.aliases.add_same(placeholder, graph_node(argument))
+        before, self.no_grad = self.no_grad, no_grad
         self.env[node] = tuple(self._body(inner, inner.graph))
         self.no_grad = before
-        self.aliases.add_root(node)
+        output = next(n for n in inner.graph.nodes if n.op == "output")
+        self.inlined[node] = list(output.args[0])
+        self.aliases.add(node)
 
-    def _arg(self, value: Any) -> Arg:
+    def argument(self, value: Any) -> Arg:
         """An argument as data."""
         if isinstance(value, fx.Node):
-            found = self.env[value]
-            return Ref(self.aliases.current(found.id)) if isinstance(found, Ref) else found  # type: ignore[no-any-return]
+            found = self.env.get(value)
+            if found is None or isinstance(found, tuple):
+                raise ModelError(f"{source_of(value)}: {value.target} is used as a value; it cannot be written down")
+            return Ref(self.aliases.current(found.id)) if isinstance(found, Ref) else found
         if isinstance(value, list | tuple):
-            return Items(tuple(self._arg(v) for v in value))
+            return Items(tuple(self.argument(v) for v in value))
+        if isinstance(value, torch.SymInt | torch.SymFloat):
+            return Size(self.symbols.tree(value, "the model"))
         if isinstance(value, torch.device):
             return Here()
-        for kind, cls in (("dtype", torch.dtype), ("layout", torch.layout), ("memory_format", torch.memory_format)):
-            if isinstance(value, cls):
-                return Named(kind, str(value).removeprefix("torch."))  # type: ignore[arg-type]
+        if isinstance(value, torch.dtype):
+            return Named("dtype", str(value).removeprefix("torch."))
+        if isinstance(value, torch.layout):
+            return Named("layout", str(value).removeprefix("torch."))
+        if isinstance(value, torch.memory_format):
+            return Named("memory_format", str(value).removeprefix("torch."))
         if isinstance(value, float) and not float("-inf") < value < float("inf"):
             return NonFinite(repr(value))
         if value is None or isinstance(value, bool | int | float | str):
             return value
         raise ModelError(f"the model passes a {type(value).__name__} to an operator; it cannot be written down")
 
-    def emit(self, node: fx.Node, op: str, args: tuple[Arg, ...], kwargs: dict[str, Arg], val: Any) -> Any:
-        """Appends a node; returns what it gives: a Ref, or a tuple of Refs."""
-        name = base_name(op)
-        if op not in OURS and (name in RANDOM or name.rstrip("_") in RANDOM):
-            raise ModelError(
-                f"{source_of(node)}: {name} draws random numbers, which only dropout may do in a model; "
-                "draw them in the dataset, or use dropout"
-            )
-        if not allowed(op):
+    def emit(
+        self, node: fx.Node, op: str, args: tuple[Arg, ...], kwargs: dict[str, Arg], val: Any, dtype: Any = None
+    ) -> Any:
+        """Appends a node; returns what it gives: a Ref, or a tuple of Refs. `dtype`, where it is not that of `val`."""
+        if not allowed(op) or val is None:
             raise ModelError(f"{source_of(node)}: operator {op} is not one a program may use; write it with others")
         several = isinstance(val, list | tuple)
-        results = tuple(self._declare(v, node) if v is not None else -1 for v in (val if several else (val,)))
+        results = tuple(self._declare(v, node, dtype) if v is not None else -1 for v in (val if several else (val,)))
         self.nodes.append(
             Node(
                 op=op,
@@ -250,22 +261,13 @@ class _Writer:
         )
         return tuple(Ref(i) for i in results) if several else Ref(results[0])
 
-    def _count_updates(self, results: tuple[int, ...]) -> None:
-        """Buffers the forward replaced, as explicit updates."""
-        known = {u.buffer for u in self.updates}
-        made = {o: n for n in self.nodes for o in n.outputs}
-        for first, name in self.buffers.items():
-            last = self.aliases.current(first)
-            if last == first or name in known:
-                continue
-            node = made[last]
-            reads = sum(first in inputs_of(n) for n in self.nodes) + sum(last in inputs_of(n) for n in self.nodes)
-            counts = node.op == "aten.add.Tensor" and node.args[0] == Ref(first) and reads == 1 and last not in results
-            if counts and isinstance(node.args[1], int | float):
-                self.nodes.remove(node)
-                self.updates.append(Update(buffer=name, kind="count", amount=float(node.args[1])))
-            else:
-                self.updates.append(Update(buffer=name, kind="value", value=last))
+
+def _place(node: fx.Node) -> str:
+    """Where a region is: its own node knows no line, its first operator does."""
+    body = next((a for a in node.args if isinstance(a, fx.Node) and a.op == "get_attr"), None)
+    inner = getattr(node.graph.owning_module, str(body.target)) if body is not None else None
+    lines = [source_of(n) for n in inner.graph.nodes if n.op == "call_function"] if inner is not None else []
+    return lines[0] if lines else source_of(node)
 
 
 def _raw(tensor: torch.Tensor) -> str:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import torch
 
 from potluck.errors import InputError
-from potluck.model.operators import OURS, look_up
+from potluck.model.operators import OURS, allowed
+from potluck.model.our_operators import Context, our_function, torch_constant
 from potluck.model.program import (
     Arg,
     Here,
@@ -20,25 +20,19 @@ from potluck.model.program import (
     Program,
     Ref,
     Size,
-    Tensor,
     evaluate_size,
     inputs_of,
+    refs,
 )
-from potluck.model.randomness import Draw, keep_mask
+
+__all__ = ["Code", "Context", "Registers", "look_up", "torch_constant"]
 
 Registers = list[Any]
 
 
-class Context(NamedTuple):
-    """What a run of nodes needs beside values: the rows at hand and where in training it happens."""
+class _Slot(NamedTuple):
+    """A place in an argument that a register fills."""
 
-    rows: int
-    draw: Draw
-    device: torch.device
-
-
-class _Fill(NamedTuple):
-    position: int
     value: int
 
 
@@ -46,10 +40,10 @@ class _Instruction(NamedTuple):
     function: Callable[..., Any]
     ours: bool
     arguments: list[Any]
-    fills: tuple[_Fill, ...]
-    nested: tuple[tuple[int, list[Any], tuple[_Fill, ...]], ...]
+    fills: tuple[tuple[int, int], ...]  # position, value
+    nested: tuple[tuple[int, list[Any]], ...]  # position, list with slots
     keywords: dict[str, Any]
-    keyword_fills: tuple[tuple[str, int], ...]
+    keyword_fills: tuple[tuple[str, Any], ...]
     outputs: tuple[int, ...]
     several: bool
     no_grad: bool
@@ -73,14 +67,11 @@ class Code:
             arguments = ins.arguments.copy()
             for position, value in ins.fills:
                 arguments[position] = registers[value]
-            for position, template, fills in ins.nested:
-                filled = template.copy()
-                for at, value in fills:
-                    filled[at] = registers[value]
-                arguments[position] = filled
+            for position, template in ins.nested:
+                arguments[position] = _filled(template, registers)
             keywords = ins.keywords
             if ins.keyword_fills:
-                keywords = {**keywords, **{k: registers[v] for k, v in ins.keyword_fills}}
+                keywords = {**keywords, **{k: _filled(a, registers) for k, a in ins.keyword_fills}}
             if ins.ours:
                 arguments.insert(0, context)
             if ins.no_grad:
@@ -118,110 +109,56 @@ class Code:
 
     def _instruction(self, node: Node, rows: int, frees: tuple[int, ...]) -> _Instruction:
         ours = node.op in OURS
-        function = _our_function(node, self._values) if ours else look_up(node.op)
-        arguments: list[Any] = []
-        fills: list[_Fill] = []
-        nested: list[tuple[int, list[Any], tuple[_Fill, ...]]] = []
-        for position, arg in enumerate(node.args):
-            if isinstance(arg, Ref):
-                arguments.append(None)
-                fills.append(_Fill(position, arg.id))
-            elif isinstance(arg, Items) and any(isinstance(a, Ref) for a in arg.items):
-                template = [None if isinstance(a, Ref) else self._constant(a, rows) for a in arg.items]
-                arguments.append(None)
-                inner = tuple(_Fill(i, a.id) for i, a in enumerate(arg.items) if isinstance(a, Ref))
-                nested.append((position, template, inner))
-            else:
-                arguments.append(self._constant(arg, rows))
-        keywords = {k: self._constant(a, rows) for k, a in node.kwargs.items() if not isinstance(a, Ref)}
-        keyword_fills = tuple((k, a.id) for k, a in node.kwargs.items() if isinstance(a, Ref))
+        arguments = [self._argument(a, rows) for a in node.args]
+        keywords = {k: self._argument(a, rows) for k, a in node.kwargs.items()}
         return _Instruction(
-            function, ours, arguments, tuple(fills), tuple(nested), keywords, keyword_fills, node.outputs,
-            node.tuple_output, node.no_grad, frees,
-        )  # fmt: skip
+            function=our_function(node, self._values) if ours else look_up(node.op),
+            ours=ours,
+            arguments=arguments,
+            fills=tuple((i, a.value) for i, a in enumerate(arguments) if isinstance(a, _Slot)),
+            nested=tuple((i, arguments[i]) for i, a in enumerate(node.args) if isinstance(a, Items) and refs(a)),
+            keywords=keywords,
+            keyword_fills=tuple((k, keywords[k]) for k, a in node.kwargs.items() if refs(a)),
+            outputs=node.outputs,
+            several=node.tuple_output,
+            no_grad=node.no_grad,
+            frees=frees,
+        )
 
-    def _constant(self, arg: Arg, rows: int) -> Any:
+    def _argument(self, arg: Arg, rows: int) -> Any:
         match arg:
+            case Ref(id=value):
+                return _Slot(value)
             case Size(tree=tree):
                 return evaluate_size(tree, rows)
             case Items(items=items):
-                return [self._constant(a, rows) for a in items]
+                return [self._argument(a, rows) for a in items]
             case NonFinite(text=text):
                 return float(text)
             case Here():
                 return self._device
             case Named(kind=kind, name=name):
                 return torch_constant(kind, name)
-            case Ref():
-                raise InputError("program: a reference where a constant was expected; the program is damaged")
             case _:
                 return arg
 
 
-def torch_constant(kind: str, name: str) -> Any:
-    """The dtype, layout or memory format of a name; refuses anything else under that name."""
-    found = getattr(torch, name, None)
-    if not isinstance(found, {"dtype": torch.dtype, "layout": torch.layout}.get(kind, torch.memory_format)):
-        raise InputError(f"program: {name!r} is not a {kind} of torch")
-    return found
+def _filled(template: Any, registers: Registers) -> Any:
+    if isinstance(template, _Slot):
+        return registers[template.value]
+    if isinstance(template, list):
+        return [_filled(item, registers) for item in template]
+    return template
 
 
-def _our_function(node: Node, values: dict[int, Tensor]) -> Callable[..., Any]:
-    """One of our own operators, told where the batch axis of its operand is."""
-    operand = values[inputs_of(node)[0]]
-    if node.op == "potluck.batch_norm":
-        return _batch_norm
-    if node.op == "potluck.dropout":
-        return lambda context, x, p, feature, salt: _dropout(context, x, p, feature, salt, operand.batch_axis)
-    return lambda context, *args: _attention_dropout(context, *args, axis=operand.batch_axis)
-
-
-def _batch_norm(
-    context: Context, x: torch.Tensor, weight: Any, bias: Any, eps: float, dtype: str
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Normalised x with its batch mean and unbiased variance: momentum 1 makes the running buffers just these."""
-    kind = torch_constant("dtype", dtype)
-    mean = torch.zeros(x.shape[1], dtype=kind, device=x.device)
-    variance = torch.zeros(x.shape[1], dtype=kind, device=x.device)
-    y = torch.ops.aten.batch_norm.default(x, weight, bias, mean, variance, True, 1.0, eps, True)
-    return y, mean, variance
-
-
-def _mask(context: Context, shape: Sequence[int], p: float, salt: int, axis: int | None, x: torch.Tensor) -> torch.Tensor:
-    """A keep-mask scaled by 1 / (1 − p), with the rows of `axis` drawn by their place in the micro-batch."""
-    if p >= 1.0:
-        return torch.zeros(tuple(shape), dtype=x.dtype, device=x.device)
-    if axis is None:  # no rows to tell apart: one draw for all
-        draw = context.draw._replace(row_start=0)
-        mask = keep_mask((1, *shape), 1, p, salt, draw, x.device)[0]
-    else:
-        moved = (shape[axis], *(s for i, s in enumerate(shape) if i != axis))
-        mask = keep_mask(tuple(moved), context.rows, p, salt, context.draw, x.device).movedim(0, axis)
-    return mask.to(x.dtype).mul_(1.0 / (1.0 - p))
-
-
-def _dropout(
-    context: Context, x: torch.Tensor, p: float, feature: bool, salt: int, axis: int | None
-) -> torch.Tensor:
-    shape = list(x.shape)
-    if feature:  # whole channels: one draw per (sample, channel)
-        shape[2:] = [1] * (len(shape) - 2)
-    return x * _mask(context, shape, p, salt, axis, x)
-
-
-def _attention_dropout(
-    context: Context, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor | None, p: float,
-    causal: bool, scale: float | None, gqa: bool, salt: int, *, axis: int | None,
-) -> torch.Tensor:  # fmt: skip
-    """Scaled dot-product attention written out, so that its mask is drawn by row."""
-    if gqa:
-        k = k.repeat_interleave(q.size(-3) // k.size(-3), -3)
-        v = v.repeat_interleave(q.size(-3) // v.size(-3), -3)
-    scores = (q @ k.transpose(-2, -1)) * (1.0 / math.sqrt(q.size(-1)) if scale is None else scale)
-    if causal:
-        keep = torch.ones(q.size(-2), k.size(-2), dtype=torch.bool, device=q.device).tril()
-        scores = scores.masked_fill(keep.logical_not(), float("-inf"))
-    if mask is not None:
-        scores = scores.masked_fill(mask.logical_not(), float("-inf")) if mask.dtype == torch.bool else scores + mask
-    weights = scores.softmax(-1)
-    return (weights * _mask(context, weights.shape, p, salt, axis, weights)) @ v
+def look_up(op: str) -> Callable[..., Any]:
+    """The torch operator of a name on the list; refuses every other name, and any that changes an argument."""
+    if not allowed(op) or op in OURS:
+        raise InputError(f"program: operator {op} is not on the list of tensor operators; refused")
+    _, name, overload = op.split(".")
+    found = getattr(getattr(torch.ops.aten, name, None), overload, None)
+    if found is None:
+        raise InputError(f"program: this device's torch {torch.__version__} has no operator {op}; update torch here")
+    if any(a.alias_info is not None and a.alias_info.is_write for a in found._schema.arguments):
+        raise InputError(f"program: operator {op} changes its arguments; refused")
+    return found  # type: ignore[no-any-return]

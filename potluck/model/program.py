@@ -8,14 +8,20 @@ from __future__ import annotations
 import base64
 import hashlib
 import math
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 import msgspec
 
 from potluck.errors import InputError
 from potluck.types import Value
 
-FORMAT = 1
+FORMAT: Final = 1
+
+ITEM_BYTES = {
+    "complex128": 16, "float64": 8, "int64": 8, "uint64": 8, "complex64": 8, "float32": 4, "int32": 4, "uint32": 4,
+    "float16": 2, "bfloat16": 2, "int16": 2, "uint16": 2, "int8": 1, "uint8": 1, "bool": 1, "float8_e4m3fn": 1,
+    "float8_e5m2": 1,
+}  # fmt: skip
 
 # A size is an integer, or an expression of the batch size "b": ["mul", 36, "b"].
 SizeTree = int | float | str | list[Any]
@@ -90,6 +96,7 @@ class Source(Value, frozen=True, kw_only=True):
     id: int
     trainable: bool = False
     persistent: bool = True
+    updated: bool = False  # a buffer that the training forward changes: it lives in one block
     data: str | None = None  # constants and non-persistent buffers travel with the program
 
 
@@ -114,6 +121,7 @@ class Program(Value, frozen=True, kw_only=True):
     nodes: tuple[Node, ...]
     values: dict[int, Tensor]
     outputs: tuple[int, ...]
+    output_names: tuple[str, ...] = ()  # of an evaluation: "" for a lone tensor, positions of a tuple, keys of a dict
     updates: tuple[Update, ...] = ()
     boundaries: tuple[int, ...] = ()  # node positions at which blocks begin, without 0; block i is [b[i-1], b[i])
     coupled: tuple[int, ...] = ()  # nodes in which samples meet
@@ -126,6 +134,7 @@ class Program(Value, frozen=True, kw_only=True):
 
     @property
     def block_count(self) -> int:
+        """How many blocks it is cut into."""
         return len(self.boundaries) + 1
 
 
@@ -139,6 +148,7 @@ class ProgramPair(Value, frozen=True, kw_only=True):
     format: Literal[1] = FORMAT
 
     def digest(self) -> str:
+        """What tells these programs from others, on every device."""
         return hashlib.sha256(encode(self)).hexdigest()
 
 
@@ -148,11 +158,20 @@ def encode(programs: ProgramPair) -> bytes:
 
 
 def decode(data: bytes) -> ProgramPair:
-    """The programs of a JSON form; refuses anything that is not one."""
+    """The programs of a JSON form; refuses anything that is not one, or that could not be run as one."""
+    from potluck.model.check import check  # here, because it is written in terms of this module
+
     try:
-        return msgspec.json.decode(data, type=ProgramPair)
-    except msgspec.DecodeError as error:
-        raise InputError(f"program: not a potluck program of format {FORMAT}: {error}") from None
+        programs = msgspec.json.decode(data, type=ProgramPair)
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
+        raise InputError(f"program: not a potluck program of format {FORMAT}: {one_line(error)}") from None
+    check(programs)
+    return programs
+
+
+def one_line(error: Exception) -> str:
+    """What an error says, fit for a line: it may quote the program, which may say anything."""
+    return " ".join(str(error).split())[:300]
 
 
 def evaluate_size(tree: SizeTree, b: int) -> int | float:
@@ -189,10 +208,12 @@ def shape_of(tensor: Tensor, b: int) -> tuple[int, ...]:
 
 
 def pack_bytes(raw: bytes) -> str:
+    """Bytes as JSON can hold them."""
     return base64.b64encode(raw).decode()
 
 
 def unpack_bytes(text: str) -> bytes:
+    """The bytes of `pack_bytes`."""
     return base64.b64decode(text, validate=True)
 
 

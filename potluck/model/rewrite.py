@@ -5,192 +5,260 @@ The exported graph is not functional: `relu_`, `add_` and the running statistics
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import fx
 
 from potluck.errors import ModelError
-from potluck.model.program import Update
+from potluck.model.aliases import aliased_arguments, graph_node, is_in_place
+from potluck.model.operators import RANDOM, base_name
+from potluck.model.program import Ref, Update
 from potluck.model.source_lines import source_of
 
 if TYPE_CHECKING:
-    from potluck.model.export import _Writer
+    from potluck.model.export import Writer
+
+_DROPOUTS = ("dropout", "dropout_", "feature_dropout", "feature_dropout_", "native_dropout")
+_SCATTER = {"aten.select.int": "aten.select_scatter.default", "aten.slice.Tensor": "aten.slice_scatter.default"}
+_RECURRENT = ("lstm", "gru", "rnn_tanh", "rnn_relu")
 
 
-class Aliases:
-    """Which graph nodes share memory, and the newest value of each value changed in place."""
-
-    def __init__(self) -> None:
-        self._root: dict[fx.Node, fx.Node] = {}
-        self._newer: dict[int, int] = {}
-        self._order: dict[fx.Node, tuple[int, ...]] = {}
-
-    def number(self, graph: fx.Graph, after: fx.Node | None = None) -> None:
-        """Remembers the order of a graph's nodes; an inlined body comes at its call."""
-        prefix = self._order[after] if after is not None else ()
-        for i, node in enumerate(graph.nodes):
-            self._order[node] = (*prefix, i)
-
-    def add_root(self, node: fx.Node) -> None:
-        self._root[node] = node
-
-    def join(self, node: fx.Node, other: Any) -> None:
-        self._root[node] = self._root.get(other, node)
-
-    def current(self, value: int) -> int:
-        """The value that holds what this one became."""
-        while value in self._newer:
-            value = self._newer[value]
-        return value
-
-    def replace(self, old: int, new: int) -> None:
-        if old != new:
-            self._newer[old] = new
-
-    def used_later(self, changed: fx.Node, at: fx.Node) -> fx.Node | None:
-        """Another name of the memory `at` changes that is read afterwards: then the change cannot be undone."""
-        root = self._root.get(changed, changed)
-        moment = self._order[at]
-        for node, its_root in self._root.items():
-            if its_root is not root or node is changed or self._same_value(node, changed):
-                continue
-            if any(self._order.get(user, ()) > moment for user in node.users):
-                return node
-        return None
-
-    def _same_value(self, node: fx.Node, changed: fx.Node) -> bool:
-        """Whether the node only stands for the changed value: the result of an earlier in-place call on it."""
-        target = node.target
-        while isinstance(target, torch._ops.OpOverload) and _is_inplace(target):
-            node = node.args[0]  # type: ignore[assignment]
-            if node is changed:
-                return True
-            target = node.target
-        target = changed.target
-        while isinstance(target, torch._ops.OpOverload) and _is_inplace(target):
-            changed = changed.args[0]  # type: ignore[assignment]
-            if node is changed:
-                return True
-            target = changed.target
-        return False
-
-
-def _is_inplace(op: torch._ops.OpOverload) -> bool:
-    first = op._schema.arguments[:1]
-    return bool(first and first[0].alias_info is not None and first[0].alias_info.is_write)
-
-
-def rewrite_call(writer: _Writer, node: fx.Node, name: str) -> None:
+def rewrite_call(writer: Writer, node: fx.Node, name: str) -> None:
     """Writes one operator call, in the form a program has for it."""
-    base = name.split(".")[1] if name.count(".") == 2 else name
-    if base in ("dropout", "dropout_", "feature_dropout", "feature_dropout_", "native_dropout"):
+    if not isinstance(node.target, torch._ops.OpOverload):
+        raise ModelError(f"{source_of(node)}: {name} is not an operator of torch; write it with those")
+    base = base_name(name)
+    if base.rstrip("_") in RANDOM:
+        raise ModelError(
+            f"{source_of(node)}: {base} draws random numbers, which only dropout may do in a model; "
+            "draw them in the dataset, or use dropout"
+        )
+    if base in _DROPOUTS:
         _dropout(writer, node, base)
-    elif base == "batch_norm" and node.args[5]:
+    elif base == "batch_norm" and _given(node, "training"):
         _batch_norm(writer, node)
-    elif base == "scaled_dot_product_attention" and _argument(node, 4, "dropout_p", 0.0):
+    elif base == "instance_norm" and _given(node, "use_input_stats") and _given(node, "running_mean") is not None:
+        raise ModelError(
+            f"{source_of(node)}: InstanceNorm with track_running_stats changes buffers inside its operator; "
+            "set track_running_stats=False"
+        )
+    elif base == "scaled_dot_product_attention" and _given(node, "dropout_p"):
         _attention_dropout(writer, node)
-    elif base in ("lstm", "gru", "rnn_tanh", "rnn_relu") and node.args[5] and node.args[6]:
+    elif base in _RECURRENT and _given(node, "dropout") and _given(node, "train"):
         raise ModelError(
             f"{source_of(node)}: dropout inside {base} cannot be drawn row by row; set its dropout to 0 and put "
             "nn.Dropout between single-layer modules"
         )
-    elif isinstance(node.target, torch._ops.OpOverload) and _is_inplace(node.target):
+    elif base in ("squeeze", "squeeze_"):
+        _squeeze(writer, node)
+    elif is_in_place(node.target):
         _in_place(writer, node)
     else:
         _plain(writer, node, name)
 
 
-def _argument(node: fx.Node, position: int, name: str, default: Any) -> Any:
-    return node.args[position] if len(node.args) > position else node.kwargs.get(name, default)
+def _given(node: fx.Node, name: str) -> Any:
+    """The argument of that name, however it was passed."""
+    for position, argument in enumerate(node.target._schema.arguments):  # type: ignore[union-attr]
+        if argument.name == name:
+            default = argument.default_value if argument.has_default_value() else None
+            return node.args[position] if position < len(node.args) else node.kwargs.get(name, default)
+    return None
 
 
-def _plain(writer: _Writer, node: fx.Node, name: str) -> None:
-    args = tuple(writer._arg(a) for a in node.args)
-    kwargs = {k: writer._arg(a) for k, a in node.kwargs.items()}
+def _plain(writer: Writer, node: fx.Node, name: str) -> None:
+    args = tuple(writer.argument(a) for a in node.args)
+    kwargs = {k: writer.argument(a) for k, a in node.kwargs.items()}
     writer.env[node] = writer.emit(node, name, args, kwargs, node.meta["val"])
-    target = node.target
-    views = isinstance(target, torch._ops.OpOverload) and any(r.alias_info is not None for r in target._schema.returns)
-    if views and isinstance(node.args[0], fx.Node):
-        writer.aliases.join(node, node.args[0])
-    else:
-        writer.aliases.add_root(node)
+    writer.aliases.add(node, aliased_arguments(node))
 
 
-def _in_place(writer: _Writer, node: fx.Node) -> None:
-    """x.op_(…) → a new value that replaces x, refused where another view of x would show the change."""
-    changed = node.args[0]
-    other = writer.aliases.used_later(changed, node)  # type: ignore[arg-type]
-    if other is not None:
+def _identity(writer: Writer, node: fx.Node, source: Any) -> None:
+    writer.env[node] = writer.env[source]
+    writer.aliases.add_same(node, source)
+
+
+def _check_change(writer: Writer, node: fx.Node, views: list[fx.Node]) -> None:
+    """Refuses a change in place that a rewrite cannot show to everybody who would see it.
+
+    `views`: the changed node, what it is a part of, and so on, up to the whole.
+    """
+    changed, whole = views[0], writer.aliases.base(views[-1])
+    root = writer.aliases.root(changed)
+    lasting = {s: writer.env[s].id for s in writer.state if writer.aliases.root(s) is root}
+    if any(s.kind == "parameter" and s.id in lasting.values() for s in writer.sources):
+        raise ModelError(f"{source_of(node)}: the forward pass changes a parameter in place; it must not")
+    if writer.aliases.used_later(changed, views, node) is not None:
         raise ModelError(
             f"{source_of(node)}: this changes a tensor in place while a view of it is used later; "
             "write it out of place (x = x + y instead of x += y)"
         )
-    old = writer.env[changed]  # type: ignore[index]
-    value = writer.aliases.current(old.id)
-    if any(s.kind == "parameter" and s.id == value for s in writer.sources):
-        raise ModelError(f"{source_of(node)}: the forward pass changes a parameter in place; it must not")
-    _, name, overload = str(node.target).split(".")
-    if name == "detach_":
-        op = "aten.detach.default"
+    if lasting and lasting.get(whole) not in writer.buffers:
+        raise ModelError(
+            f"{source_of(node)}: this changes a tensor that outlives the forward pass and is not a buffer, or a view "
+            "of one; make it a buffer and write the whole of it (self.buffer.copy_(…))"
+        )
+
+
+def _views(writer: Writer, changed: fx.Node) -> list[fx.Node]:
+    """The changed node and what it is a slice of, step by step, as far as slices can be written back."""
+    views = [changed]
+    while str((made := writer.aliases.base(views[-1])).target) in _SCATTER:
+        views.append(graph_node(made.args[0]))
+    return views
+
+
+def _replace(writer: Writer, node: fx.Node, views: list[fx.Node], result: Ref) -> None:
+    """From here on the changed node has the new value, and so has everything it is a slice of."""
+    for view, whole in zip(views, [*views[1:], None], strict=True):
+        writer.aliases.replace(writer.aliases.current(writer.env[view].id), result.id)
+        if whole is None:
+            return
+        made = writer.aliases.base(view)
+        position = tuple(writer.argument(a) for a in made.args[1:])
+        old = writer.argument(whole)
+        val = whole.meta["val"]
+        result = writer.emit(node, _SCATTER[str(made.target)], (old, result, *position), {}, val)
+
+
+def _in_place(writer: Writer, node: fx.Node) -> None:
+    """x.op_(…) → a new value that replaces x, refused where another view of x would show the change."""
+    changed = graph_node(node.args[0])
+    views = _views(writer, changed)
+    _check_change(writer, node, views)
+    val = node.meta["val"]
+    function = _out_of_place(node)
+    args = tuple(writer.argument(a) for a in node.args)
+    kwargs = {k: writer.argument(a) for k, a in node.kwargs.items()}
+    if str(function) == "aten.copy.default":  # torch has no gradient for it
+        result = _copied(writer, node)
     else:
-        op = f"aten.{name.removesuffix('_')}.{overload}"
-    args = tuple(writer._arg(a) for a in node.args)
-    kwargs = {k: writer._arg(a) for k, a in node.kwargs.items()}
-    result = writer.emit(node, op, args, kwargs, node.meta["val"])
-    writer.aliases.replace(value, result.id)
+        plain = _dtype(node, function)
+        result = writer.emit(node, str(function), args, kwargs, val, plain)
+        if plain not in (None, val.dtype):  # x.add_(y) keeps the type of x; x + y need not
+            result = writer.emit(node, "aten.to.dtype", (result, writer.argument(val.dtype)), {}, val)
+    _replace(writer, node, views, result)
     writer.env[node] = result
-    writer.aliases.join(node, changed)
+    writer.aliases.add(node, (changed,))
 
 
-def _identity(writer: _Writer, node: fx.Node, source: Any) -> None:
-    writer.env[node] = writer.env[source]
-    writer.aliases.join(node, source)
+def _copied(writer: Writer, node: fx.Node) -> Ref:
+    """What x.copy_(y) makes of x: y, in the shape and type of x."""
+    source, val = graph_node(node.args[1]), node.meta["val"]
+    shape = writer.argument(list(val.shape))
+    result = writer.emit(
+        node, "aten.expand.default", (writer.argument(source), shape), {}, val, source.meta["val"].dtype
+    )
+    copy = {"dtype": writer.argument(val.dtype), "memory_format": writer.argument(torch.contiguous_format)}
+    made: Ref = writer.emit(node, "aten._to_copy.default", (result,), copy, val)
+    return made
 
 
-def _dropout(writer: _Writer, node: fx.Node, base: str) -> None:
-    x, p, train = node.args[0], float(node.args[1]), bool(_argument(node, 2, "train", True))  # type: ignore[arg-type]
-    if not train or p == 0.0:
+def _out_of_place(node: fx.Node) -> Any:
+    """The operator that gives a new tensor where this one changes its first argument."""
+    schema = node.target._schema  # type: ignore[union-attr]
+    wanted = [(a.name, str(a.type)) for a in schema.arguments]
+    packet = getattr(torch.ops.aten, base_name(str(node.target)).removesuffix("_"), None)
+    for overload in packet.overloads() if packet is not None else ():
+        found = getattr(packet, overload)
+        if [(a.name, str(a.type)) for a in found._schema.arguments] == wanted:
+            return found
+    raise ModelError(f"{source_of(node)}: operator {node.target} is not one a program may use; write it out of place")
+
+
+def _dtype(node: fx.Node, function: Any) -> torch.dtype | None:
+    """The element type the operator would give, asked of torch; None if it cannot say."""
+    args = fx.node.map_aggregate(node.args, _stand_in)
+    kwargs = fx.node.map_aggregate(node.kwargs, _stand_in)
+    try:
+        return function(*args, **kwargs).dtype  # type: ignore[no-any-return]
+    except (RuntimeError, NotImplementedError, TypeError):
+        return None
+
+
+def _stand_in(argument: Any) -> Any:
+    """A tensor on the meta device, or a number, in the place of a graph node."""
+    val = argument.meta.get("val") if isinstance(argument, fx.Node) else argument
+    if isinstance(val, torch.Tensor):
+        return torch.empty([_stand_in(s) for s in val.shape], dtype=val.dtype, device="meta")
+    if isinstance(val, torch.SymInt | torch.SymFloat):
+        return val.node.hint
+    return val
+
+
+def _squeeze(writer: Writer, node: fx.Node) -> None:
+    """Only axes that always have one entry are squeezed: the batch must stay an axis when it has one row."""
+    x = graph_node(node.args[0])
+    shape = x.meta["val"].shape
+    wanted = _given(node, "dim")
+    dims = range(len(shape)) if wanted is None else [wanted] if isinstance(wanted, int) else wanted
+    kept = [d for d in dims if isinstance(shape[d], int) and shape[d] == 1]
+    if not kept:
         _identity(writer, node, x)
         return
-    writer.salt += 1
+    if is_in_place(node.target):
+        _check_change(writer, node, [x])
+    args = (writer.argument(x), writer.argument(kept))
+    result = writer.emit(node, "aten.squeeze.dims", args, {}, node.meta["val"])
+    if is_in_place(node.target):
+        _replace(writer, node, [x], result)
+    writer.env[node] = result
+    writer.aliases.add(node, (x,))
+
+
+def _dropout(writer: Writer, node: fx.Node, base: str) -> None:
+    x, p, train = graph_node(node.args[0]), float(_given(node, "p")), _given(node, "train")
     val = node.meta["val"]
-    args = (writer._arg(x), p, base.startswith("feature"), writer.salt)
-    single = val[0] if isinstance(val, list | tuple) else val
-    result = writer.emit(node, "potluck.dropout", args, {}, single)
+    several = isinstance(val, list | tuple)
+    if not train or p == 0.0:
+        if several:
+            raise ModelError(f"{source_of(node)}: native_dropout without dropout; call torch.nn.functional.dropout")
+        _identity(writer, node, x)
+        return
+    views = _views(writer, x)
     if base.endswith("_"):
-        writer.aliases.replace(writer.aliases.current(writer.env[x].id), result.id)  # type: ignore[index]
-    writer.env[node] = (result, None) if isinstance(val, list | tuple) else result
-    writer.aliases.add_root(node)
+        _check_change(writer, node, views)
+    writer.salt += 1
+    args = (writer.argument(x), p, base.startswith("feature"), writer.salt)
+    result = writer.emit(node, "potluck.dropout", args, {}, val[0] if several else val)
+    if base.endswith("_"):
+        _replace(writer, node, views, result)
+        writer.aliases.add(node, (x,))
+    else:
+        writer.aliases.add(node)
+    writer.env[node] = (result, None) if several else result
 
 
-def _batch_norm(writer: _Writer, node: fx.Node) -> None:
+def _batch_norm(writer: Writer, node: fx.Node) -> None:
     """Training BatchNorm gives its statistics as values; they are folded into the running buffers at commit."""
-    x, weight, bias, mean, variance, _, momentum, eps, _ = node.args
-    out = node.meta["val"]
+    mean, variance = _given(node, "running_mean"), _given(node, "running_var")
     if mean is None:
         _plain(writer, node, str(node.target))
         return
-    mean_val, variance_val = mean.meta["val"], variance.meta["val"]  # type: ignore[union-attr]
-    args = (writer._arg(x), writer._arg(weight), writer._arg(bias), eps, str(mean_val.dtype).removeprefix("torch."))
-    y, m, v = writer.emit(node, "potluck.batch_norm", args, {}, (out, mean_val, variance_val))  # type: ignore[arg-type]
-    for buffer, kind, value in ((mean, "mean", m), (variance, "variance", v)):
-        name = writer.buffers.get(writer.env[buffer].id)  # type: ignore[index]
+    x, weight, bias, eps = (writer.argument(_given(node, n)) for n in ("input", "weight", "bias", "eps"))
+    mean_val, variance_val = mean.meta["val"], variance.meta["val"]
+    args = (x, weight, bias, eps, str(mean_val.dtype).removeprefix("torch."))
+    vals = (node.meta["val"], mean_val, variance_val)
+    y, m, v = writer.emit(node, "potluck.batch_norm", args, {}, vals)
+    statistics: tuple[tuple[fx.Node, Literal["mean", "variance"], Ref], ...] = (
+        (mean, "mean", m),
+        (variance, "variance", v),
+    )
+    for buffer, kind, value in statistics:
+        name = writer.buffers.get(writer.env[buffer].id)
         if name is None:
             raise ModelError(f"{source_of(node)}: BatchNorm's running statistics are computed; make them plain buffers")
-        writer.updates.append(Update(buffer=name, kind=kind, value=value.id, amount=float(momentum)))  # type: ignore[arg-type]
+        momentum = float(_given(node, "momentum"))
+        writer.updates.append(Update(buffer=name, kind=kind, value=value.id, amount=momentum))
     writer.env[node] = y
-    writer.aliases.add_root(node)
+    writer.aliases.add(node)
 
 
-def _attention_dropout(writer: _Writer, node: fx.Node) -> None:
+def _attention_dropout(writer: Writer, node: fx.Node) -> None:
     writer.salt += 1
-    q, k, v = (writer._arg(a) for a in node.args[:3])
-    mask = writer._arg(_argument(node, 3, "attn_mask", None))
-    p = float(_argument(node, 4, "dropout_p", 0.0))
-    causal = bool(_argument(node, 5, "is_causal", False))
-    scale = writer._arg(node.kwargs.get("scale"))
-    gqa = bool(node.kwargs.get("enable_gqa", False))
-    args = (q, k, v, mask, p, causal, scale, gqa, writer.salt)
+    q, k, v, mask, scale = (writer.argument(_given(node, n)) for n in ("query", "key", "value", "attn_mask", "scale"))
+    p, causal, gqa = float(_given(node, "dropout_p")), _given(node, "is_causal"), _given(node, "enable_gqa")
+    args = (q, k, v, mask, p, bool(causal), scale, bool(gqa), writer.salt)
     writer.env[node] = writer.emit(node, "potluck.attention_dropout", args, {}, node.meta["val"])
-    writer.aliases.add_root(node)
+    writer.aliases.add(node)

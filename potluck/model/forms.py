@@ -1,0 +1,145 @@
+"""The two functions that are traced: feeds → loss, and feeds → outputs."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import nn
+
+from potluck.errors import ModelError
+from potluck.model.program import Program
+from potluck.model.source_lines import calling_line
+
+LABEL = "label"
+
+
+def call_model(model: nn.Module, feeds: Mapping[str, torch.Tensor]) -> Any:
+    """The model's outputs: one tensor positionally, input0, input1, … positionally, other names as keywords."""
+    names = [n for n in feeds if n != LABEL]
+    if names == ["input"]:
+        return model(feeds["input"])
+    if names == [f"input{i}" for i in range(len(names))]:
+        return model(*(feeds[n] for n in names))
+    return model(**{n: feeds[n] for n in names})
+
+
+class TrainForm(nn.Module):
+    """Model and loss as one function of the feeds."""
+
+    def __init__(self, model: nn.Module, loss: Callable[..., Any]) -> None:
+        super().__init__()
+        self.model = model
+        self.loss = loss
+
+    def forward(self, feeds: dict[str, torch.Tensor]) -> Any:
+        with _traceable():
+            return self.loss(call_model(self.model, feeds), feeds[LABEL])
+
+
+class EvalForm(nn.Module):
+    """The model's outputs, or what `reduce` makes of them and the labels, as a flat tuple."""
+
+    def __init__(self, model: nn.Module, reduce: Callable[..., Any] | None = None) -> None:
+        super().__init__()
+        self.model = model
+        self.reduce = reduce
+        self.names = _Names()
+
+    def forward(self, feeds: dict[str, torch.Tensor]) -> tuple[torch.Tensor, ...]:
+        with _traceable():
+            outputs = call_model(self.model, feeds)
+            if self.reduce is not None:
+                outputs = self.reduce(outputs, feeds[LABEL])
+        flat = dict(_flatten(outputs, ""))
+        if not flat:
+            raise ModelError("the model gives no tensor in evaluation; return its outputs")
+        self.names.found = tuple(flat)
+        return tuple(flat.values())
+
+
+class _Names:
+    """The outputs' names, found while tracing. Not a plain attribute: torch.export undoes those."""
+
+    found: tuple[str, ...] = ()
+
+
+def _flatten(outputs: Any, name: str) -> Iterator[tuple[str, torch.Tensor]]:
+    """Every tensor of a model's outputs with its name: keys and positions, joined by dots. None is skipped."""
+    if outputs is None:
+        return
+    if isinstance(outputs, torch.Tensor):
+        yield name, outputs
+        return
+    parts: Mapping[str, Any]
+    if isinstance(outputs, Mapping):
+        parts = {str(key): value for key, value in outputs.items()}
+    elif isinstance(outputs, tuple | list):
+        keys = getattr(outputs, "_fields", None) or range(len(outputs))
+        parts = {str(key): value for key, value in zip(keys, outputs, strict=True)}
+    elif dataclasses.is_dataclass(outputs):
+        parts = {f.name: getattr(outputs, f.name) for f in dataclasses.fields(outputs)}
+    else:
+        raise ModelError(
+            f"the model's output {name or 'in evaluation'} is a {type(outputs).__name__}; "
+            "return tensors, or tuples or dicts of them"
+        )
+    for key, value in parts.items():
+        yield from _flatten(value, f"{name}.{key}" if name else key)
+
+
+class Outputs(dict[str, torch.Tensor]):
+    """Named outputs, read as a dict or as attributes, like those of the model itself."""
+
+    def __getattr__(self, name: str) -> torch.Tensor:
+        try:
+            return self[name]
+        except KeyError:
+            raise AttributeError(f"the model has no output {name!r}, only {', '.join(self)}") from None
+
+
+def outputs_as_given(program: Program, tensors: Sequence[torch.Tensor]) -> Any:
+    """The evaluation program's outputs in the form the model gave them: a tensor, a tuple, or by name."""
+    names = program.output_names
+    if len(tensors) == 1 and names in ((), ("",)):
+        return tensors[0]
+    given = dict(zip(names, tensors, strict=True))
+    if all(name.isdigit() for name in names):
+        return tuple(given.get(str(i)) for i in range(int(names[-1]) + 1))  # None where the model gave None
+    return Outputs(given)
+
+
+@contextmanager
+def _traceable() -> Iterator[None]:
+    """Within, two things that torch.export would get wrong without a word are put right, or said."""
+    assign, length = nn.Module.__setattr__, torch.Tensor.__len__
+
+    def copy(module: nn.Module, name: str, value: Any) -> None:
+        """`self.buffer = x` copies x into the buffer: torch.export sees copies, and loses assignments."""
+        buffer = module.__dict__.get("_buffers", {}).get(name)
+        if buffer is None or not isinstance(value, torch.Tensor) or value is buffer:
+            assign(module, name, value)
+        elif value.shape != buffer.shape:
+            raise ModelError(
+                f"{type(module).__name__}.{name}: the forward gives this buffer another shape, {tuple(value.shape)} "
+                f"for {tuple(buffer.shape)}; a buffer must keep its shape"
+            )
+        else:
+            buffer.copy_(value)
+
+    def check(tensor: torch.Tensor) -> int:
+        """`len(x)` is always a plain number, so it would fix the batch size."""
+        if tensor.dim() and isinstance(tensor.shape[0], torch.SymInt):
+            raise ModelError(f"{calling_line()}: len(…) of a tensor fixes the batch size; write x.shape[0]")
+        return length(tensor)  # type: ignore[no-any-return, no-untyped-call]
+
+    nn.Module.__setattr__ = copy  # type: ignore[method-assign, assignment]
+    torch.Tensor.__len__ = check  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        nn.Module.__setattr__ = assign  # type: ignore[method-assign]
+        torch.Tensor.__len__ = length  # type: ignore[method-assign]
