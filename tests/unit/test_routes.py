@@ -82,7 +82,15 @@ def test_feeds_come_from_the_coordinator() -> None:
 
 @pytest.mark.parametrize(
     ("samples", "size", "expected"),
-    [(10, 4, (4, 4, 2)), (8, 4, (4, 4)), (3, 4, (3,)), (0, 4, ()), (3, 1, (1, 1, 1)), (9, 4, (4, 3, 2)), (5, 2, (2, 2, 1))]
+    [
+        (10, 4, (4, 4, 2)),
+        (8, 4, (4, 4)),
+        (3, 4, (3,)),
+        (0, 4, ()),
+        (3, 1, (1, 1, 1)),
+        (9, 4, (4, 3, 2)),
+        (5, 2, (2, 2, 1)),
+    ],
 )
 def test_micro_batch_sizes(samples: int, size: int, expected: tuple[int, ...]) -> None:
     assert micro_batch_sizes(samples, size) == expected
