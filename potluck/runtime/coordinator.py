@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections import deque
 from collections.abc import Callable
@@ -10,10 +11,11 @@ from typing import Any, Protocol
 
 from potluck.control.commit import Judgement, judge
 from potluck.control.ledger import entry, loss_digest
-from potluck.errors import PotluckError
+from potluck.errors import InputError, PotluckError
 from potluck.job import Job
 from potluck.metrics.records import EvaluationRecord, IncidentRecord, PlanAdopted, Record, RunEnded, RunStarted
 from potluck.optimizers import Optimizer
+from potluck.recover.checkpoint import best
 from potluck.runtime.evaluation import Evaluator, Judge
 from potluck.runtime.feeder import FedRound, Feeder
 from potluck.runtime.layout import PlanLayout
@@ -76,7 +78,7 @@ class Coordinator:
         trainable = [x for x in session.layout.programs.train.sources if x.kind == "parameter" and x.trainable]
         self.parameters = [x.name for x in trainable]
         self.saver = Saver(session, self._say)
-        self.judge = Judge(session.job)
+        self.judge = Judge(session.job, best(session.folder.path) if session.first_round else None)
         self.stopped_early = False
 
     def prepare(self) -> None:
@@ -114,7 +116,8 @@ class Coordinator:
         try:
             reason = self._rounds(feeder, evaluator)
         except PotluckError as error:
-            self._say_end("failed", str(error))
+            with contextlib.suppress(PotluckError):  # a callback that failed may fail on this record too
+                self._say_end("failed", str(error))
             raise
         finally:
             feeder.close()
@@ -262,8 +265,12 @@ class Coordinator:
         self.s.folder.records.append(record)
         for watcher in self.s.watchers:
             watcher.record(record)
-        for callback in self.s.job.callbacks:
-            callback(record)
+        for index, callback in enumerate(self.s.job.callbacks):
+            try:
+                callback(record)
+            except Exception as error:
+                what = " ".join(f"{type(error).__name__}: {error}".split())
+                raise InputError(f"job: callbacks[{index}] failed on a {type(record).__name__}: {what}") from error
 
     def _say_end(self, reason: Any, message: str) -> None:
         elapsed = time.monotonic() - self.started_s

@@ -27,16 +27,16 @@ _CPU = torch.device("cpu")
 class Judge:
     """Which evaluation was the best so far, and whether to go on."""
 
-    def __init__(self, job: Job) -> None:
+    def __init__(self, job: Job, before: Best | None) -> None:
         self._metric, self._higher = job.best_metric
         self._patience = job.patience
-        self._best: float | None = None
+        self._best = before.value if before is not None and before.metric == self._metric else None
         self._since = 0
 
     def see(self, round: int, loss: float, metrics: dict[str, float]) -> Best | None:
         """The new best, or None."""
         value = loss if self._metric == "loss" else metrics.get(self._metric)
-        if value is not None and math.isnan(value):
+        if value is not None and not math.isfinite(value):
             return None
         if value is None:
             raise InputError(f"job: best {self._metric!r} is not among the metrics {', '.join(metrics) or '(none)'}")

@@ -64,9 +64,9 @@ class LiveFleet:
             self.fail(error)
         self._stack.close()
 
-    def next_term(self) -> int:
-        """A number for the next plan to come into force."""
-        self._term += 1
+    def next_term(self, after: int) -> int:
+        """A number for the next plan to come into force, above every one so far and above `after`."""
+        self._term = max(self._term, after) + 1
         return self._term
 
     def fail(self, error: BaseException) -> None:

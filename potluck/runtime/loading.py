@@ -182,6 +182,12 @@ def training_loader(job: Job, *, ahead: int = 2) -> Loader:
     return Loader(_maker(job, job.data), order, ahead=ahead)
 
 
+def first_samples(job: Job, count: int) -> Batch:
+    """The first samples of training, as many as asked for if there are, whatever the batch size."""
+    order = SampleOrder(seed=job.seed, count=job.sample_count, batch_size=min(count, job.sample_count), rounds=1)
+    return _maker(job, job.data).make(order.round(0))
+
+
 def evaluation_loader(job: Job, *, ahead: int = 2) -> Loader:
     """A loader over the job's evaluation data, from the first sample to the last, in batches of the same size."""
     if job.eval_data is None:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import fcntl
+import os
 import time
 from collections.abc import Mapping
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 from safetensors.torch import save_file
@@ -37,6 +40,7 @@ class RunFolder:
         self.path = path
         try:
             path.mkdir(parents=True, exist_ok=True)
+            self._lock = _lock(path)
             (path / PROGRAM).write_bytes(program)
             facts = RunFacts(
                 samples=job.sample_count, batch_size=job.batch_size, epochs=job.epochs, rounds=job.rounds, seed=job.seed
@@ -50,6 +54,18 @@ class RunFolder:
     def close(self) -> None:
         self.ledger.close()
         self.records.close()
+        os.close(self._lock)
+
+
+def _lock(path: Path) -> int:
+    """Holds the folder for this process: two coordinators in one folder would destroy each other's run."""
+    lock = os.open(path / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(lock)
+        raise InputError(f"{path}: another process trains in this folder; stop it, or give another --run-dir") from None
+    return lock
 
 
 def save_model(path: Path, weights: Mapping[str, torch.Tensor]) -> Path:
@@ -63,11 +79,33 @@ def save_model(path: Path, weights: Mapping[str, torch.Tensor]) -> Path:
     return final
 
 
-def load_resume(path: Path, digest: str, job: Job) -> checkpoint.Checkpoint:
-    """The checkpoint to go on from; refuses one of another model or another order of samples."""
-    found = checkpoint.newest(path)
-    if found is None:
-        raise InputError(f"{path}: no checkpoint to resume from; start without --resume")
+class Resumed(NamedTuple):
+    """Where a run goes on."""
+
+    checkpoint: checkpoint.Checkpoint
+    last_term: int  # of the rounds that stay
+
+
+def load_resume(path: Path, digest: str, job: Job) -> Resumed:
+    """The checkpoint to go on from; refuses one of another model or another order of samples.
+
+    A checkpoint newer than the ledger does not count: after a power cut the ledger says what was committed.
+    """
+    if not (path / LEDGER).is_file():
+        raise InputError(f"{path}: no run to resume ({LEDGER} is missing); start without --resume")
+    ledger = Ledger(path / LEDGER)
+    try:
+        found = checkpoint.newest(path, at_most=ledger.rounds)
+        if found is None:
+            raise InputError(f"{path}: no checkpoint to resume from; start a new run in another --run-dir")
+        _check_same(found, digest, job)
+        last = found.manifest.position.round - 1
+        return Resumed(found, ledger.entry(last).term if last >= 0 else 0)
+    finally:
+        ledger.close()
+
+
+def _check_same(found: checkpoint.Checkpoint, digest: str, job: Job) -> None:
     position = found.manifest.position
     for name, here, there in (
         ("seed", job.seed, position.seed),
@@ -79,4 +117,8 @@ def load_resume(path: Path, digest: str, job: Job) -> checkpoint.Checkpoint:
             raise InputError(
                 f"{found.path}: made with {name} {there}, the job now has {here}; restore the job, or start anew"
             )
-    return found
+    total = job.rounds or -(-job.sample_count // job.batch_size) * (job.epochs or 0)
+    if position.round > total:
+        raise InputError(
+            f"{found.path}: is at round {position.round}, the job now ends at {total}; give it more rounds"
+        )

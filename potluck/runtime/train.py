@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +15,7 @@ from potluck.job import Job
 from potluck.metrics.folds import throughput
 from potluck.metrics.records import RECORDS, EvaluationRecord, read
 from potluck.model.blocks import facts as facts_of
-from potluck.model.build import BuiltModel, as_module, build
+from potluck.model.build import PROBE_ROWS, BuiltModel, as_module, build
 from potluck.model.forms import LABEL, call_model
 from potluck.model.program import encode
 from potluck.optimizers import Optimizer, resolve, slots
@@ -26,7 +25,7 @@ from potluck.recover.checkpoint import load
 from potluck.runtime.coordinator import Coordinator, Session
 from potluck.runtime.layout import PlanLayout
 from potluck.runtime.live_fleet import LiveFleet
-from potluck.runtime.loading import training_loader
+from potluck.runtime.loading import first_samples
 from potluck.runtime.model_state import ModelState
 from potluck.runtime.options import Options
 from potluck.runtime.run_folder import RunFolder, load_resume, new_run_dir
@@ -62,8 +61,7 @@ def prepare_job(job: Job) -> PreparedJob:
     """Builds the model and cuts it, from the first samples of the data."""
     torch.manual_seed(job.seed)
     module, hand_cut = as_module(job.model)
-    with contextlib.closing(training_loader(job, ahead=0)) as loader:
-        first = loader.get(0)
+    first = first_samples(job, PROBE_ROWS)
     check_samples_fit(module, job, first.feeds)
     built = build(module, job.loss, first.feeds, first.weights, hand_cut=hand_cut, eval_reduce=job.reduce)
     optimizer = resolve(job.optimizer, module)
@@ -150,9 +148,9 @@ def _session(live: LiveFleet, prepared: PreparedJob, plan: Plan, options: Option
     if job.init is not None:
         model.load_file(Path(job.init))
     run_dir = options.run_dir or new_run_dir(Path("runs"))
-    first = 0
+    first, last_term = 0, 0
     if options.resume:
-        found = load_resume(run_dir, digest, job)
+        found, last_term = load_resume(run_dir, digest, job)
         manifest, weights, optimizer = load(found.path)
         model.load_weights(weights, str(found.path))
         model.optimizer = optimizer
@@ -175,7 +173,7 @@ def _session(live: LiveFleet, prepared: PreparedJob, plan: Plan, options: Option
         link=live.link,
         folder=folder,
         first_round=first,
-        term=live.next_term(),
+        term=live.next_term(last_term),
         timeout_s=options.timeout_s,
         watchers=list(options.watchers),
         should_stop=options.should_stop,

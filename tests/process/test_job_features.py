@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +15,17 @@ from torch.nn import functional as F
 
 import potluck
 from benchmarks.zoo_jobs import cut, devices
+from potluck.control.audit import audit
+from potluck.control.ledger import LEDGER
 from potluck.errors import InputError, PotluckError
 from potluck.metrics.records import RECORDS, EvaluationRecord, RunEnded, read
 from potluck.model.empty import empty_weights
 from potluck.recover.checkpoint import best, best_path, load
 from potluck.runtime.live_fleet import LiveFleet
 from potluck.runtime.options import Options
+from potluck.runtime.run_folder import RunFolder
 from potluck.runtime.train import TrainResult, prepare_job, run_on
+from potluck.runtime.verify import compare
 from potluck.schedules import Step
 from potluck.types import Fleet, Member, Plan, Stage
 
@@ -152,3 +157,66 @@ def test_a_lone_device_tries_a_nan_twice_and_stops(tmp_path: Path) -> None:
     fleet = LiveFleet(Fleet(devices=devices(1)), Options(timeout_s=PATIENT))
     with pytest.raises(PotluckError, match="non-finite input data reached stage 0"), fleet as lonely:
         run_on(lonely, prepared, plan, Options(run_dir=tmp_path / "run", timeout_s=PATIENT))
+
+
+def stop_after(rounds: int) -> Any:
+    asked = itertools.count(1)
+    return lambda: next(asked) == rounds
+
+
+def test_a_resumed_run_remembers_its_best_checkpoint_and_goes_on_with_higher_terms(
+    live: LiveFleet, tmp_path: Path
+) -> None:
+    values = iter([9.0, 1.0, 2.0, 3.0])
+    what = job(epochs=None, rounds=4, eval_every=1, best="m", metrics={"m": lambda out, y: next(values)}, keep=1)
+    prepared = prepare_job(what)
+    plan = cut(prepared.facts, 2)
+    first = Options(run_dir=tmp_path / "run", timeout_s=PATIENT, should_stop=stop_after(2))
+    run_on(live, prepared, plan, first)
+    run_on(live, prepare_job(what), plan, Options(run_dir=tmp_path / "run", resume=True, timeout_s=PATIENT))
+    found, path = best(tmp_path / "run"), best_path(tmp_path / "run")
+    assert found is not None
+    assert (found.round, found.value) == (1, 9.0)
+    assert path is not None
+    assert path.is_dir()
+    assert not audit(tmp_path / "run").problems
+
+
+def test_a_checkpoint_newer_than_the_ledger_is_not_resumed_from(live: LiveFleet, tmp_path: Path) -> None:
+    what = job(epochs=None, rounds=4, checkpoint_every=1, eval_data=None, metrics={})
+    run(live, what, tmp_path / "run")
+    lines = (tmp_path / "run" / LEDGER).read_bytes().splitlines(keepends=True)
+    (tmp_path / "run" / LEDGER).write_bytes(b"".join(lines[:2]))  # as after a power cut
+    prepared = prepare_job(what)
+    options = Options(run_dir=tmp_path / "run", resume=True, timeout_s=PATIENT)
+    assert run_on(live, prepared, cut(prepared.facts, 2), options).rounds == 4
+    assert not audit(tmp_path / "run").problems
+
+
+def test_two_runs_cannot_share_a_folder(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path / "run", job(), b"{}", fsync=False)
+    with pytest.raises(InputError, match="another process trains"):
+        RunFolder(tmp_path / "run", job(), b"{}", fsync=False)
+    folder.close()
+
+
+def test_a_callback_that_raises_is_named(tmp_path: Path) -> None:
+    def broken(record: object) -> None:
+        raise ValueError("no thanks")
+
+    fleet = LiveFleet(Fleet(devices=devices(2)), Options(timeout_s=PATIENT))
+    with pytest.raises(InputError, match=r"callbacks\[0\] failed.*no thanks"), fleet as lonely:
+        run(lonely, job(callbacks=(broken,)), tmp_path / "run")
+
+
+def test_a_batch_of_one_sample_is_enough(live: LiveFleet, tmp_path: Path) -> None:
+    alone = job(batch_size=1, micro_batch_size=1, epochs=None, rounds=3, eval_data=None, metrics={})
+    prepared = prepare_job(alone)
+    members = [Member(device=d.name, share=1) for d in devices(2)]
+    half = len(prepared.facts.blocks) // 2
+    stages = (
+        Stage(blocks=(0, half), group=(members[0],)),
+        Stage(blocks=(half, len(prepared.facts.blocks)), group=(members[1],)),
+    )
+    plan = Plan(micro_batch_size=1, micro_batches=1, stages=stages)
+    assert compare(live, prepared, plan, Options(timeout_s=PATIENT)).none

@@ -91,10 +91,15 @@ def assert_shared_equals_whole(built, rounds, stages):
     assert distance(shared.tensors(), uncut_tensors(whole), before) <= 1e-8
 
 
-SHARED = [c for c in CASES.values() if not c.batch_coupled and not c.hf and c.name != "adapters"]
+QUICK = {"sequence_first", "padded_encoder"}
+SHARED = [
+    pytest.param(c, id=c.name, marks=[] if c.name in QUICK else [pytest.mark.full])
+    for c in CASES.values()
+    if not c.batch_coupled and not c.hf and c.name != "adapters"
+]
 
 
-@pytest.mark.parametrize("case", SHARED, ids=lambda c: c.name)
+@pytest.mark.parametrize("case", SHARED)
 def test_rows_may_be_shared_by_samples(case):
     """Among them a sequence-first encoder, token losses with unequal padding, and dropout."""
     built = build_case(case, case.make_model().double(), torch.float64)

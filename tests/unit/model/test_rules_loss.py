@@ -10,7 +10,7 @@ import torch
 from benchmarks.case import IGNORED
 from benchmarks.zoo import padded_encoder
 from potluck.errors import ModelError
-from potluck.model.build import build
+from potluck.model.probe import probe
 from tests.unit.model.pipeline import Pipeline, even_cuts, uncut
 from tests.unit.model.small_models import build_case, build_small, feeds_of, stepped, weights_of
 
@@ -99,12 +99,12 @@ def test_a_row_in_which_nothing_counts_adds_nothing_when_rows_are_shared(built):
             assert torch.allclose(tensor, whole.stage.parameters[name], rtol=1e-9, atol=1e-12), name
 
 
-def test_loss_weights_follow_the_labels(built):
-    assert built.programs.train.separable_loss
-    feeds = feeds_of(CASE, 4, 1, torch.float64)
-    by_samples = build(CASE.make_model(), CASE.loss, feeds_of(CASE, 4, 1), torch.ones(4, dtype=torch.float64))
-    assert not by_samples.programs.train.separable_loss, "equal weights do not fit a loss per token"
-    assert len({float(w) for w in weights_of(CASE, feeds["label"])}) > 1
+def test_equal_weights_do_not_fit_a_loss_per_token(zoo):
+    built, feeds = zoo("padded_encoder"), feeds_of(CASE, 4, 1)
+    weights = weights_of(CASE, feeds["label"])
+    assert len(set(weights.tolist())) > 1
+    assert probe(built.programs.train, built.state, feeds, weights).separable_loss
+    assert not probe(built.programs.train, built.state, feeds, torch.ones(4)).separable_loss
 
 
 @pytest.mark.parametrize(

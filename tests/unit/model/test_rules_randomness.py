@@ -89,6 +89,19 @@ def test_dropout_scales_what_it_keeps():
     assert given.unique().tolist() == pytest.approx([0.0, 1 / 0.75])
 
 
+def test_two_dropouts_of_one_model_draw_differently():
+    program = build_small(stepped(lambda self, i, x: F.dropout(x, 0.5))).programs.train
+    nodes = [i for i, n in enumerate(program.nodes) if n.op == "potluck.dropout"]
+    code = Code(program, nodes, program.values, CPU)
+    registers: list[Any] = [None] * code.size
+    for node in nodes:
+        registers[inputs_of(program.nodes[node])[0]] = torch.ones(32, WIDTH)
+    code.run(registers, Context(32, HERE, CPU))
+    first, second, third = (registers[program.nodes[n].outputs[0]] for n in nodes)
+    assert not torch.equal(first, second)
+    assert not torch.equal(second, third)
+
+
 def test_dropout_of_everything_gives_zero():
     given = drawn(stepped(lambda self, i, x: F.dropout(x, 1.0) + x if i == 0 else x))
     assert not given.any()

@@ -105,6 +105,7 @@ def test_device_arguments_become_here():
 
 
 @pytest.mark.hf
+@pytest.mark.full
 def test_two_names_for_the_batch_size_are_one():
     """torch gives a padding mask a symbol of its own; both are the batch."""
     case = hf_bert_small()

@@ -14,9 +14,11 @@ from tests.unit.model.small_models import build_case, feeds_of, micro_batches
 SLOW = {"hf_resnet50", "hf_mobilenet_v2", "hf_efficientnet_b1", "hf_bert_small", "hf_llama"}
 
 
-def marked(case):
+def marked(case, slow=False):
     marks = [pytest.mark.hf] if case.hf else []
-    return pytest.param(case, id=case.name, marks=[*marks, pytest.mark.full] if case.name in SLOW else marks)
+    if slow or case.name in SLOW:
+        marks.append(pytest.mark.full)
+    return pytest.param(case, id=case.name, marks=marks)
 
 
 CASES = [marked(case) for case in all_cases()]
@@ -71,7 +73,7 @@ def test_cut_it_trains_with_the_bits_of_the_uncut_program(case, stages, zoo, tra
         assert differing(found, trained_uncut(case)) == []
 
 
-@pytest.mark.parametrize("case", [marked(c) for c in all_cases() if c.tied])
+@pytest.mark.parametrize("case", [marked(c, slow=c.name != "decoder") for c in all_cases() if c.tied])
 def test_a_tied_weight_across_a_cut_gets_both_gradients(case):
     model = case.make_model().double()
     built = build_case(case, model, torch.float64)
