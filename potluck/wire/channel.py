@@ -68,11 +68,22 @@ class LoopThread:
         return not self._loop.is_closed()
 
     def stop(self) -> None:
-        """End the loop and its thread."""
+        """End the loop and its thread; what still runs there is cancelled first."""
+        if self.alive:
+            with contextlib.suppress(TimeoutError, RuntimeError):
+                asyncio.run_coroutine_threadsafe(_cancel_the_rest(), self._loop).result(3.0)
         self.post(self._loop.stop)
         self._thread.join(timeout=5.0)
         if not self._thread.is_alive():
             self._loop.close()
+
+
+async def _cancel_the_rest() -> None:
+    rest = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in rest:
+        task.cancel()
+    if rest:
+        await asyncio.wait(rest, timeout=1.0)
 
 
 class Conversation(Generic[In]):

@@ -86,14 +86,22 @@ def counter_that_matters(self, i, x):
     return x
 
 
+def counter_read_before(self, i, x):
+    if i == 0:
+        x = x * (1 / (1 + self.seen))
+        self.seen += 1
+    return x
+
+
 def test_a_counter_is_folded_and_one_that_is_read_is_exclusive():
     seen = torch.zeros((), dtype=torch.int64)
     built = build_small(stepped(counter, seen=seen.clone()))
     assert [u.kind for u in built.programs.train.updates] == ["count"]
     assert_equals_eager(built, stepped(counter, seen=seen.clone()), stages=3)
-    built = build_small(stepped(counter_that_matters, seen=seen.clone()))
-    assert [u.kind for u in built.programs.train.updates] == ["value"]
-    assert_equals_eager(built, stepped(counter_that_matters, seen=seen.clone()), stages=3)
+    for read in (counter_that_matters, counter_read_before):
+        built = build_small(stepped(read, seen=seen.clone()))
+        assert [u.kind for u in built.programs.train.updates] == ["value"]
+        assert_equals_eager(built, stepped(read, seen=seen.clone()), stages=3)
 
 
 def test_a_constant_buffer_belongs_to_whoever_uses_it():

@@ -11,6 +11,7 @@ from torch import nn
 
 from potluck.model.blocks import facts
 from potluck.model.build import build
+from potluck.model.probe import _alike
 from tests.unit.model.small_models import build_small, stepped, vectors
 
 
@@ -150,6 +151,22 @@ def test_a_loss_is_separable_if_it_is_the_mean_of_its_parts(loss, separable):
     assert bool(coupled_blocks(built)) != separable
 
 
-def test_half_precision_is_judged_by_its_own_rounding():
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
+def test_rounding_is_no_difference_and_a_difference_is_no_rounding(dtype):
+    torch.manual_seed(0)
+    value = torch.randn(50, dtype=torch.float64)
+    rounded = value * (1 + 2 * torch.finfo(dtype).eps * torch.randn(50, dtype=torch.float64))
+    assert _alike(value.to(dtype), rounded.to(dtype))
+    assert not _alike(value.to(dtype), (value + 0.2 * value.flip(0)).to(dtype))
+    assert not _alike(value.to(dtype), value[:-1].to(dtype))
+
+
+def test_the_node_in_which_samples_meet_is_named():
+    program = build_small(stepped(mean_over_the_batch)).programs.train
+    mean = next(i for i, n in enumerate(program.nodes) if n.op == "aten.mean.dim")
+    assert mean in program.coupled
+
+
+def test_half_precision_couples_nothing():
     built = build_small(stepped(lambda self, i, x: torch.tanh(x)).bfloat16())
     assert coupled_blocks(built) == []

@@ -110,7 +110,7 @@ def test_rows_may_be_shared_by_samples(case):
 def test_a_batch_that_is_not_the_first_axis_is_recorded_where_it_is(zoo):
     programs = zoo("sequence_first").programs
     axes = [t.batch_axis for t in crossing_tensors(programs)]
-    assert axes.count(1) >= len(axes) - 2
+    assert axes.count(1) >= max(6, len(axes) - 2)
     assert all(t.shape[t.batch_axis] == "b" for t in crossing_tensors(programs))
 
 
