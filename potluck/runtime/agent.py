@@ -164,7 +164,7 @@ class Agent:
         if self._link is None:
             raise DeviceError("a plan came before the welcome; join again")
         programs = decode(self._client.fetch(order.program, self._timeout_s))
-        self._link.adopt(order.term, order.peers)
+        self._link.adopt(order.term, order.peers, order.window_bytes)
         state = receive_state(self._link, COORDINATOR, 0, self._timeout_s)
         me = self._spec.name
         layout = PlanLayout(programs, order.plan)

@@ -92,7 +92,7 @@ class Coordinator:
                 device,
                 Prepare(
                     term=s.term, plan=s.plan, program=s.digest, peers=others, optimizer=s.optimizer, seed=s.job.seed,
-                    clip_norm=s.job.clip_norm, own_commit=self.alone,
+                    clip_norm=s.job.clip_norm, own_commit=self.alone, window_bytes=s.layout.window_bytes(),
                 ),
             )  # fmt: skip
         for stage, spec in enumerate(s.plan.stages):

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from potluck.model.blocks import value_bytes
 from potluck.model.carve import Carver, Piece
 from potluck.model.program import ProgramPair
-from potluck.plan.schedule import stage_of
+from potluck.plan.schedule import backlog, stage_of
 from potluck.types import Plan
 
 
@@ -48,6 +49,15 @@ class PlanLayout:
         """Values of an edge whose gradient comes back."""
         values = self.programs.train.values
         return [v for v in self.edges["train"][source, target] if values[v].requires_grad]
+
+    def window_bytes(self) -> int:
+        """Bytes that may wait on a link between two devices of this plan without one blocking the other for ever."""
+        values = self.programs.train.values
+        needs = [
+            backlog(self.plan, a, b) * sum(value_bytes(values[v], self.plan.micro_batch_size) for v in crossing)
+            for (a, b), crossing in self.edges["train"].items()
+        ]
+        return max(needs, default=0)
 
     def is_fed(self, mode: str, stage: int) -> bool:
         """Whether the coordinator sends this stage something for every micro-batch."""

@@ -48,9 +48,9 @@ class GlooLink:
         """What went over this link."""
         return self._mailbox.stats
 
-    def adopt(self, term: int, peers: Mapping[str, str]) -> None:
+    def adopt(self, term: int, peers: Mapping[str, str], window_bytes: int | None = None) -> None:
         """Connect to these peers under this term. See `Link`."""
-        self._mailbox.adopt(term, peers)
+        self._mailbox.adopt(term, peers, window_bytes)
         for edge in self._leaving:
             edge.abandon()
         self._leaving = list(self._edges.values())

@@ -54,11 +54,12 @@ class Link(Protocol):
     def address(self) -> str:
         """Where peers reach this link; known from the start."""
 
-    def adopt(self, term: int, peers: Mapping[str, str]) -> None:
+    def adopt(self, term: int, peers: Mapping[str, str], window_bytes: int | None = None) -> None:
         """Connect to these peers (name → address) under a term above the last one. First of all, and at every new plan.
 
         Returns at once; a peer need not be there yet. Calls still blocked end with `Cancelled`, an earlier `cancel` is
         over, messages of older terms are dropped and counted, and those of this term that came early are delivered.
+        A plan that needs more room than the window has (`plan/schedule.py`, backlog) says so in `window_bytes`.
         """
 
     def send(self, peer: str, tag: Tag, parts: Sequence[Buffer], timeout_s: float) -> None:

@@ -51,7 +51,7 @@ class Mailbox:
         self.stats = LinkStats()
         self.term = -1
         self._name = name
-        self._window_bytes = window_bytes
+        self._window_bytes = self._least_window_bytes = window_bytes
         self._changed = threading.Condition()
         self._peers: dict[str, _Peer] = {}
         self._early: dict[str, _Early] = {}
@@ -60,7 +60,7 @@ class Mailbox:
 
     # --- the device's side
 
-    def adopt(self, term: int, peers: Iterable[str]) -> None:
+    def adopt(self, term: int, peers: Iterable[str], window_bytes: int | None = None) -> None:
         """Start a term: fresh peers, early messages of this term delivered, older ones dropped."""
         with self._changed:
             if self._closed:
@@ -71,6 +71,7 @@ class Mailbox:
             self.stats.stale_frames += left
             self.term = term
             self._cancelled = None
+            self._window_bytes = max(self._least_window_bytes, window_bytes or 0)
             self._peers = {peer: _Peer() for peer in peers}
             early, self._early = self._early, {}
             for peer, kept in early.items():

@@ -96,6 +96,7 @@ class Prepare(Message, frozen=True, kw_only=True, tag="prepare"):
     seed: int
     clip_norm: float | None
     own_commit: bool  # a one-device plan commits by itself
+    window_bytes: int  # room that links between devices need for this plan
 
 
 class Begin(Message, frozen=True, kw_only=True, tag="begin"):

@@ -99,11 +99,11 @@ class ZmqLink:
 
     # --- called by the device
 
-    def adopt(self, term: int, peers: Mapping[str, str]) -> None:
+    def adopt(self, term: int, peers: Mapping[str, str], window_bytes: int | None = None) -> None:
         """Connect to these peers under this term. See `Link`."""
         if not self._thread.is_alive():
             raise LinkError(f"link {self._name}: its I/O thread has ended; restart the device")
-        self._mailbox.adopt(term, peers)
+        self._mailbox.adopt(term, peers, window_bytes)
         self._request(_Adopt(term, dict(peers)))
 
     def send(self, peer: str, tag: Tag, parts: Sequence[Buffer], timeout_s: float) -> None:

@@ -62,9 +62,9 @@ def term_check_removed() -> None:
     """Frames of an old term are taken for frames of the new one."""
     adopt = Mailbox.adopt
 
-    def faulty(self: Mailbox, term: int, peers: Any) -> None:
+    def faulty(self: Mailbox, term: int, peers: Any, window_bytes: int | None = None) -> None:
         left = {name: peer.parcels for name, peer in self._peers.items()}
-        adopt(self, term, peers)
+        adopt(self, term, peers, window_bytes)
         for name, parcels in left.items():
             if name in self._peers:
                 for tag, queue in parcels.items():
