@@ -66,6 +66,8 @@ def build(
     state, aliases = named_state(model)
     train, evaluation = _export(model, loss, small, eval_reduce, hand_cut)
     train, evaluation = (_canonical(p, aliases) for p in (train, evaluation))
+    changed = {u.buffer for u in train.updates}
+    train, evaluation = (_with_updated(p, changed) for p in (train, evaluation))
     if not train.values[train.outputs[0]].requires_grad:
         raise ModelError("the model has no trainable parameter that the loss depends on; nothing to train")
     if is_empty(model):
@@ -81,7 +83,7 @@ def build(
 def _export(
     model: nn.Module, loss: Callable[..., Any], feeds: dict[str, torch.Tensor], reduce: Any, hand_cut: bool
 ) -> tuple[Program, Program]:
-    """Both programs, with what the training one updates known to both."""
+    """The training and the evaluation program; what evaluation would do to buffers is left out."""
     with _modes_kept(model):
         if not model.training:  # a model in training keeps its own mix of modes: frozen BatchNorm stays frozen
             model.train()
@@ -93,12 +95,11 @@ def _export(
             raise
         form = EvalForm(model.eval(), reduce)
         evaluation = annotate(export_program(form, feeds, "eval"))
-    changed = {u.buffer for u in train.updates}
-    evaluation = msgspec.structs.replace(evaluation, output_names=form.names.found, updates=())
-    return _with_updated(train, changed), _with_updated(evaluation, changed)
+    return train, msgspec.structs.replace(evaluation, output_names=form.names.found, updates=())
 
 
 def _with_updated(program: Program, changed: set[str]) -> Program:
+    """The program that knows which buffers training changes."""
     sources = (msgspec.structs.replace(s, updated=s.kind == "buffer" and s.name in changed) for s in program.sources)
     return msgspec.structs.replace(program, sources=tuple(sources))
 

@@ -49,7 +49,8 @@ class Writer:
     """Walks the exported graph once, node by node, and writes the program."""
 
     def __init__(self, exported: Any, form: nn.Module, feeds: dict[str, torch.Tensor], assigned: set[str]) -> None:
-        self.exported, self.form, self.feeds, self.assigned = exported, form, feeds, assigned
+        self.exported, self.feeds, self.assigned = exported, feeds, assigned
+        self.parameters = dict(form.named_parameters(remove_duplicate=False))
         self.sources: list[Source] = []
         self.nodes: list[Node] = []
         self.values: dict[int, Tensor] = {}
@@ -117,13 +118,14 @@ class Writer:
         if spec.kind is InputKind.PARAMETER:
             if not target.startswith("model."):
                 raise ModelError(f"the loss has a parameter ({target}); move it into the model")
-            trainable = dict(self.form.named_parameters(remove_duplicate=False))[target].requires_grad
+            trainable = self.parameters[target].requires_grad
             return Source(kind="parameter", name=name, id=value, trainable=trainable)
         if spec.kind not in (InputKind.BUFFER, InputKind.CONSTANT_TENSOR):
             raise ModelError(f"the model takes a {spec.kind.name.lower()} argument, which cannot be exported")
         if spec.kind is InputKind.BUFFER:
-            self.buffers[value] = name
-            if spec.persistent and target.startswith("model."):
+            of_model = target.startswith("model.")
+            self.buffers[value] = name if of_model else f"{target} of the loss"
+            if spec.persistent and of_model:
                 return Source(kind="buffer", name=name, id=value)
         constants, state = self.exported.constants, self.exported.state_dict
         tensor = constants[target] if target in constants else state[target]

@@ -37,14 +37,12 @@ def trace(form: nn.Module, feeds: dict[str, torch.Tensor]) -> tuple[Any, set[str
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Within, torch.export prints no graphs (one line says what is wrong) and takes no fused inference kernels."""
+    """Within, torch.export prints no graphs: what is wrong is said in one line afterwards."""
     log = logging.getLogger("torch")
-    level, fused = log.level, torch.backends.mha.get_fastpath_enabled()
+    level = log.level
     log.setLevel(logging.CRITICAL)
-    torch.backends.mha.set_fastpath_enabled(False)
     try:
         with contextlib.redirect_stderr(io.StringIO()):
             yield
     finally:
-        torch.backends.mha.set_fastpath_enabled(fused)
         log.setLevel(level)

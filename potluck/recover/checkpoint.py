@@ -47,6 +47,7 @@ class Position(Value, frozen=True, kw_only=True):
     sample_count: int
     batch_size: int
     program: str  # digest of the program
+    data: str = ""  # digest of the first samples
 
 
 class FileFacts(Value, frozen=True, kw_only=True):

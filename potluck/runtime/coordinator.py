@@ -15,8 +15,7 @@ from potluck.errors import InputError, PotluckError
 from potluck.job import Job
 from potluck.metrics.records import EvaluationRecord, IncidentRecord, PlanAdopted, Record, RunEnded, RunStarted
 from potluck.optimizers import Optimizer
-from potluck.recover.checkpoint import best
-from potluck.runtime.evaluation import Evaluator, Judge
+from potluck.runtime.evaluation import Evaluator, Judge, seen_before
 from potluck.runtime.feeder import FedRound, Feeder
 from potluck.runtime.layout import PlanLayout
 from potluck.runtime.loading import training_loader
@@ -32,6 +31,7 @@ from potluck.wire.messages import Begin, Committed, Prepare, Prepared, Ready, Ve
 
 _AHEAD = 2  # rounds fed beyond the one that trains
 _AHEAD_ALONE = 4  # a lone device commits by itself and never waits for us,
+_SAVE_AT_LEAST_S = 120.0
 _BEGUN_ALONE = 2  # so it always has the next orders already
 
 
@@ -54,6 +54,7 @@ class Session:
     plan: Plan
     layout: PlanLayout
     digest: str
+    data_digest: str
     model: ModelState
     roster: Roster
     link: Link
@@ -78,7 +79,7 @@ class Coordinator:
         trainable = [x for x in session.layout.programs.train.sources if x.kind == "parameter" and x.trainable]
         self.parameters = [x.name for x in trainable]
         self.saver = Saver(session, self._say)
-        self.judge = Judge(session.job, best(session.folder.path) if session.first_round else None)
+        self.judge = Judge(session.job, *seen_before(session.folder.path, session.first_round))
         self.stopped_early = False
 
     def prepare(self) -> None:
@@ -132,11 +133,15 @@ class Coordinator:
         s = self.s
         last = self.order.rounds
         begun: deque[tuple[FedRound, Begin]] = deque()
+        saved_s = time.monotonic()
         for round in range(s.first_round, last):
             fed = feeder.next(s.timeout_s)
             stop = s.should_stop()
             evaluate = evaluator is not None and (self._due(round, s.job.eval_every) or round + 1 == last)
             save = self._due(round, s.job.checkpoint_every) or round + 1 == last or stop or evaluate
+            if s.job.checkpoint_every is None and time.monotonic() - saved_s > _SAVE_AT_LEAST_S:
+                save = True  # an epoch may take days
+            saved_s = time.monotonic() if save else saved_s
             begin = Begin(
                 round=round, sizes=fed.sizes, total_weight=fed.total_weight,
                 lr_scale=multiplier(s.job.schedule, round), snapshot=save,
@@ -190,7 +195,7 @@ class Coordinator:
             device, message = self._next(f"waiting for {', '.join(missing)} in round {begin.round}")
             if isinstance(message, Committed):
                 message = message.ready
-            if isinstance(message, Ready) and message.round == begin.round:
+            if isinstance(message, Ready) and message.round == begin.round and device in self.s.plan.devices:
                 reports[device] = message
         ordered = {d: reports[d] for d in self.s.plan.devices}
         if self.alone and attempt == 0 and not all(r.finite for r in ordered.values()):

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from potluck.errors import InputError
 from potluck.job import Job
+from potluck.metrics.records import RECORDS, EvaluationRecord, read
 from potluck.plan.routes import micro_batch_sizes, rows
-from potluck.recover.checkpoint import Best
+from potluck.recover.checkpoint import Best, best
 from potluck.runtime.feeder import send_feeds
 from potluck.runtime.loading import Batch, evaluation_loader
 from potluck.runtime.parcels import unpack
@@ -27,11 +29,11 @@ _CPU = torch.device("cpu")
 class Judge:
     """Which evaluation was the best so far, and whether to go on."""
 
-    def __init__(self, job: Job, before: Best | None) -> None:
+    def __init__(self, job: Job, before: Best | None, since: int) -> None:
         self._metric, self._higher = job.best_metric
         self._patience = job.patience
         self._best = before.value if before is not None and before.metric == self._metric else None
-        self._since = 0
+        self._since = since if self._best is not None else 0
 
     def see(self, round: int, loss: float, metrics: dict[str, float]) -> Best | None:
         """The new best, or None."""
@@ -49,6 +51,15 @@ class Judge:
     @property
     def patience_is_over(self) -> bool:
         return self._patience is not None and self._since >= self._patience
+
+
+def seen_before(run_dir: Path, first_round: int) -> tuple[Best | None, int]:
+    """The best evaluation of the rounds that a resumed run keeps, and how many came after it."""
+    known = best(run_dir) if first_round else None
+    if known is None or known.round > first_round:
+        return None, 0
+    evaluations = [r for r in read(run_dir / RECORDS) if isinstance(r, EvaluationRecord)]
+    return known, len({r.round for r in evaluations if known.round < r.round <= first_round})
 
 
 class Evaluator:

@@ -72,20 +72,13 @@ class Exchange:
             received.update(self._collect(f"act-{self.mode}", source, source, self.site.index, values))
         return received
 
-    def gradients(self) -> dict[int, torch.Tensor | None]:
-        """Gradients of the values sent, added over the stages that used them, last stage first, as autograd does."""
-        total: dict[int, torch.Tensor | None] = {}
-        for target in reversed(self.site.layout.targets(self.mode, self.site.index)):
-            values = self.site.layout.gradient_values(self.site.index, target)
-            if not values:
-                continue
-            arrived = self._collect("gradient", target, self.site.index, target, values)
-            for value in values:
-                gradient, sum_so_far = arrived.get(value), total.get(value)
-                total[value] = gradient if sum_so_far is None or gradient is None else sum_so_far + gradient
-                if gradient is None and sum_so_far is not None:
-                    total[value] = sum_so_far
-        return total
+    def gradients(self) -> TensorMap:
+        """Gradients that later stages hand back: of what this stage made, and of what it received and they use too."""
+        arrived: TensorMap = {}
+        for (mine, later), values in self.site.layout.gradients.items():
+            if mine == self.site.index:
+                arrived.update(self._collect("gradient", later, mine, later, values))
+        return arrived
 
     def _collect(self, kind: str, stage: int, source: int, target: int, values: Sequence[int]) -> TensorMap:
         """The rows at hand of some values, from whoever of a stage holds them."""
@@ -125,11 +118,10 @@ class Exchange:
             self._deliver(f"act-{self.mode}", target, self.site.index, target, [(v, values[v]) for v in wanted])
 
     def send_gradients(self, gradients: Mapping[int, torch.Tensor | None]) -> None:
-        """Sends every earlier stage the gradients of what it gave."""
-        for source in self.site.layout.sources(self.mode, self.site.index):
-            values = self.site.layout.gradient_values(source, self.site.index)
-            if values:
-                self._deliver("gradient", source, source, self.site.index, [(v, gradients.get(v)) for v in values])
+        """Hands every earlier stage the gradients it is waiting for."""
+        for (earlier, mine), values in self.site.layout.gradients.items():
+            if mine == self.site.index:
+                self._deliver("gradient", earlier, earlier, mine, [(v, gradients.get(v)) for v in values])
 
     def _deliver(
         self, kind: str, stage: int, source: int, target: int, tensors: Sequence[tuple[int, torch.Tensor | None]]

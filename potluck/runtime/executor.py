@@ -83,7 +83,7 @@ class _Round:
         self.finite = True
         self.inputs: dict[int, tuple[TensorMap, TensorMap, float]] = {}
         self.outputs: dict[int, TensorMap] = {}
-        self.gradients: dict[int, dict[int, torch.Tensor | None]] = {}
+        self.gradients: dict[int, TensorMap] = {}
         self.backs: dict[int, dict[int, torch.Tensor | None]] = {}
 
     def walk(self) -> Ready:

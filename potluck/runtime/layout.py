@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 from potluck.model.blocks import value_bytes
 from potluck.model.carve import Carver, Piece
 from potluck.model.program import ProgramPair
@@ -27,6 +29,7 @@ class PlanLayout:
                 for b in range(a + 1, count)
                 if (values := tuple(sorted(set(pieces[a].sends) & set(pieces[b].receives))))
             }
+        self.gradients = self._gradient_edges()
         self.users: dict[str, list[int]] = {}  # parameter → stages that use it, owner first
         for index, piece in enumerate(self.pieces["train"]):
             for name in piece.parameters:
@@ -45,17 +48,30 @@ class PlanLayout:
         """Later stages that take something from this one."""
         return [b for a, b in sorted(self.edges[mode]) if a == stage]
 
-    def gradient_values(self, source: int, target: int) -> list[int]:
-        """Values of an edge whose gradient comes back."""
+    def _gradient_edges(self) -> dict[tuple[int, int], tuple[int, ...]]:
+        """(earlier, later) → values whose gradient the later stage gives the earlier one.
+
+        A value used by several stages has its gradient handed from the last of them to the one before, and so on to
+        the stage that made it: each adds its own uses to what arrived, which is the order autograd adds in.
+        """
+        found: dict[tuple[int, int], list[int]] = {}
         values = self.programs.train.values
-        return [v for v in self.edges["train"][source, target] if values[v].requires_grad]
+        for maker, piece in enumerate(self.pieces["train"]):
+            for value in piece.sends:
+                if not values[value].requires_grad:
+                    continue
+                users = [b for b in self.targets("train", maker) if value in self.edges["train"][maker, b]]
+                for pair in itertools.pairwise([maker, *users]):
+                    found.setdefault(pair, []).append(value)
+        return {pair: tuple(sorted(crossing)) for pair, crossing in found.items()}
 
     def window_bytes(self) -> int:
         """Bytes that may wait on a link between two devices of this plan without one blocking the other for ever."""
         values = self.programs.train.values
         needs = [
             backlog(self.plan, a, b) * sum(value_bytes(values[v], self.plan.micro_batch_size) for v in crossing)
-            for (a, b), crossing in self.edges["train"].items()
+            for edges in (self.edges["train"], self.gradients)
+            for (a, b), crossing in edges.items()
         ]
         return max(needs, default=0)
 

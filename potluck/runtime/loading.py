@@ -196,6 +196,15 @@ def evaluation_loader(job: Job, *, ahead: int = 2) -> Loader:
     return Loader(_maker(job, job.eval_data), order, ahead=ahead)
 
 
+def first_evaluation_samples(job: Job, count_wanted: int) -> Batch:
+    """The first samples of the evaluation data."""
+    if job.eval_data is None:
+        raise InputError("job: eval_data is not given; give it to evaluate")
+    held = count(job.eval_data)
+    order = PlainOrder(count=held, batch_size=min(count_wanted, held))
+    return _maker(job, job.eval_data).make(order.round(0))
+
+
 def _maker(job: Job, data: Samples | tuple[Any, ...]) -> SampleMaker:
     return SampleMaker(data, seed=job.seed, pad=job.pad, loss_weight=job.loss_weight, ignore_index=job.ignore_index)
 

@@ -77,7 +77,8 @@ class ModelState:
         self._check(given, where)
         for name, tensor in given.items():
             target = self.aliases.get(name, name)
-            self.tensors[target] = tensor.to(self.tensors[target].dtype)
+            # Into the memory order the model has (channels_last, say): a file has lost it, and kernels follow it.
+            self.tensors[target] = torch.empty_like(self.tensors[target]).copy_(tensor)
 
     def _check(self, given: Mapping[str, torch.Tensor], where: str) -> None:
         wanted = {*self.tensors, *self.aliases}

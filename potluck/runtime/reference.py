@@ -82,7 +82,7 @@ class UncutRun:
         self.stage.set_gradients(dict.fromkeys(self.stage.trainable))
 
     def _add_lanes(self, layout: PlanLayout, sums: dict[tuple[str, str], torch.Tensor]) -> None:
-        for name in self.stage.trainable:
+        for name in (n for n in self.stage.trainable if n in layout.owner):
             group = layout.plan.stages[layout.owner[name]].group
             parts = [sums[name, m.device] for m in group if (name, m.device) in sums]
             if parts:

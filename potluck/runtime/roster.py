@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import queue
 import time
 from collections.abc import Callable, Iterable
@@ -14,6 +15,7 @@ from potluck.wire.control import ControlServer
 from potluck.wire.messages import PROTOCOL, Failed, FromAgent, FromCoordinator, Hello, Linked, Stop, Welcome
 
 _POLL_S = 0.2
+_CAUSE_S = 2.0  # in which a lost device is noticed by its own connection
 
 
 class Roster:
@@ -59,11 +61,11 @@ class Roster:
             dead = self.died()
             if dead is not None and self._server.events.empty():
                 raise DeviceError(dead)
+            if time.monotonic() > deadline:
+                raise DeviceError(f"time is up while {waiting_for}")
             try:
                 event = self._server.events.get(timeout=_POLL_S)
             except queue.Empty:
-                if time.monotonic() > deadline:
-                    raise DeviceError(f"time is up while {waiting_for}") from None
                 continue
             if isinstance(event, Connected):
                 continue
@@ -80,6 +82,25 @@ class Roster:
             if isinstance(message, Failed):
                 raise _failure(name, message)
             return name, message
+
+    def explain(self, error: BaseException) -> BaseException:
+        """The cause of a failure that looks like a link's: a device that is gone is reported by many, soon after."""
+        text = str(error)
+        if not isinstance(error, DeviceError) or "is gone" not in text:
+            return error
+        deadline = time.monotonic() + _CAUSE_S
+        while time.monotonic() < deadline:
+            dead = self.died()
+            if dead is not None and "code -" in dead:  # ended by a signal: nobody else's fault
+                return DeviceError(f"{dead}; the last checkpoint is intact: go on with --resume")
+            with contextlib.suppress(queue.Empty):
+                event = self._server.events.get(timeout=_POLL_S)
+                if isinstance(event, Disconnected) and event.peer_id in self._names and not event.said_goodbye:
+                    name = self._names[event.peer_id]
+                    return DeviceError(
+                        f"device {name} is gone ({event.why}); the last checkpoint is intact: go on with --resume"
+                    )
+        return error
 
     def _admit(self, number: int, hello: Hello) -> None:
         name = hello.device.name

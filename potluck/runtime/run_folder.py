@@ -86,7 +86,7 @@ class Resumed(NamedTuple):
     last_term: int  # of the rounds that stay
 
 
-def load_resume(path: Path, digest: str, job: Job) -> Resumed:
+def load_resume(path: Path, digest: str, data_digest: str, job: Job) -> Resumed:
     """The checkpoint to go on from; refuses one of another model or another order of samples.
 
     A checkpoint newer than the ledger does not count: after a power cut the ledger says what was committed.
@@ -98,20 +98,21 @@ def load_resume(path: Path, digest: str, job: Job) -> Resumed:
         found = checkpoint.newest(path, at_most=ledger.rounds)
         if found is None:
             raise InputError(f"{path}: no checkpoint to resume from; start a new run in another --run-dir")
-        _check_same(found, digest, job)
+        _check_same(found, digest, data_digest, job)
         last = found.manifest.position.round - 1
         return Resumed(found, ledger.entry(last).term if last >= 0 else 0)
     finally:
         ledger.close()
 
 
-def _check_same(found: checkpoint.Checkpoint, digest: str, job: Job) -> None:
+def _check_same(found: checkpoint.Checkpoint, digest: str, data_digest: str, job: Job) -> None:
     position = found.manifest.position
     for name, here, there in (
         ("seed", job.seed, position.seed),
         ("batch_size", job.batch_size, position.batch_size),
         ("number of samples", job.sample_count, position.sample_count),
         ("program", digest[:12], position.program[:12]),
+        ("first samples (digest)", data_digest[:12], position.data[:12] or data_digest[:12]),
     ):
         if here != there:
             raise InputError(

@@ -82,6 +82,7 @@ class Saver:
             sample_count=job.sample_count,
             batch_size=job.batch_size,
             program=self.s.digest,
+            data=self.s.data_digest,
         )
 
     def write_final(self) -> Any:

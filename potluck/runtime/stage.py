@@ -23,6 +23,7 @@ class Stash:
     """What one micro-batch leaves behind between its forward and its backward."""
 
     arriving: dict[int, torch.Tensor | None]  # gradients of what was received, once the backward has run
+    tapped: dict[int, torch.Tensor]  # what was received, where its gradient adds up
     sent: dict[int, torch.Tensor]
     loss: torch.Tensor | None
     scale: float
@@ -132,12 +133,14 @@ class StageRunner:
     ) -> dict[int, torch.Tensor]:
         """The values later stages need. `scale` is the rows' part of the round's loss weight."""
         arriving: dict[int, torch.Tensor | None] = {}
+        tapped: dict[int, torch.Tensor] = {}
         given = dict(feeds)
         for value, tensor in received.items():
             given[value] = tensor
             if self.train.values[value].requires_grad:
                 arriving[value] = None
-                given[value] = _Tap.apply(tensor.detach().requires_grad_(True), arriving, value)  # type: ignore[no-untyped-call]
+                tapped[value] = _Tap.apply(tensor.detach().requires_grad_(True), arriving, value)  # type: ignore[no-untyped-call]
+                given[value] = tapped[value]
         registers = self._registers("train", given)
         draw = Draw(self.seed, rows.round, rows.micro_batch, rows.start)
         self._code.run(registers, Context(rows.count, draw, self.device))
@@ -146,7 +149,7 @@ class StageRunner:
         if loss is not None and scale == 0:  # no row counts (all padding): a mean over nothing is NaN
             loss = torch.zeros_like(loss)
         self.running.note(rows.micro_batch, rows.count, registers)
-        self._stashes[rows.micro_batch] = Stash(arriving, sent, loss, scale)
+        self._stashes[rows.micro_batch] = Stash(arriving, tapped, sent, loss, scale)
         return {v: t.detach() for v, t in sent.items()}
 
     def loss(self, micro_batch: int) -> float | None:
@@ -161,7 +164,7 @@ class StageRunner:
         stash = self._stashes.pop(micro_batch)
         roots: list[torch.Tensor] = []
         seeds: list[torch.Tensor] = []
-        for value, tensor in stash.sent.items():
+        for value, tensor in (*stash.sent.items(), *stash.tapped.items()):  # a root's gradient is added first
             gradient = gradients.get(value)
             if gradient is not None and tensor.requires_grad:
                 roots.append(tensor)

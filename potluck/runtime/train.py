@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from torch import nn
 
 from potluck.control.audit import audit
 from potluck.errors import InputError
@@ -16,12 +14,13 @@ from potluck.metrics.folds import throughput
 from potluck.metrics.records import RECORDS, EvaluationRecord, read
 from potluck.model.blocks import facts as facts_of
 from potluck.model.build import PROBE_ROWS, BuiltModel, as_module, build
-from potluck.model.forms import LABEL, call_model
 from potluck.model.program import encode
 from potluck.optimizers import Optimizer, resolve, slots
 from potluck.plan.baselines import even_plan
 from potluck.plan.validate import read_plan, validate
 from potluck.recover.checkpoint import load
+from potluck.recover.snapshot import tensor_digest
+from potluck.runtime.check_fit import check_fit
 from potluck.runtime.coordinator import Coordinator, Session
 from potluck.runtime.layout import PlanLayout
 from potluck.runtime.live_fleet import LiveFleet
@@ -55,6 +54,7 @@ class PreparedJob:
     built: BuiltModel
     facts: ModelFacts
     optimizer: Optimizer
+    data_digest: str  # of the first samples: a resumed run must see the same data
 
 
 def prepare_job(job: Job) -> PreparedJob:
@@ -62,29 +62,11 @@ def prepare_job(job: Job) -> PreparedJob:
     torch.manual_seed(job.seed)
     module, hand_cut = as_module(job.model)
     first = first_samples(job, PROBE_ROWS)
-    check_samples_fit(module, job, first.feeds)
+    check_fit(module, job, first.feeds)
     built = build(module, job.loss, first.feeds, first.weights, hand_cut=hand_cut, eval_reduce=job.reduce)
     optimizer = resolve(job.optimizer, module)
-    return PreparedJob(job, built, facts_of(built.programs, slots(optimizer)), optimizer)
-
-
-def check_samples_fit(module: nn.Module, job: Job, feeds: Mapping[str, torch.Tensor]) -> None:
-    """Runs the model once on the first samples: data that does not fit is not a model that cannot be traced."""
-    if any(p.is_meta for p in module.parameters()):
-        return
-    training = module.training
-    small = {n: t[:2] for n, t in feeds.items()}
-    try:
-        with torch.no_grad():
-            job.loss(call_model(module.eval(), small), small[LABEL])
-    except Exception as error:
-        shapes = ", ".join(f"{n} {str(t.dtype).removeprefix('torch.')} {list(t.shape)}" for n, t in small.items())
-        reason = " ".join(f"{type(error).__name__}: {error}".split())[:300]
-        raise InputError(
-            f"job: the model or the loss fails on the first samples ({shapes}): {reason}; make data, model and loss fit"
-        ) from error
-    finally:
-        module.train(training)
+    digest = tensor_digest({**first.feeds, "weights": first.weights})
+    return PreparedJob(job, built, facts_of(built.programs, slots(optimizer)), optimizer, digest)
 
 
 def choose_plan(prepared: PreparedJob, given: Plan | Path | None, fleet: Fleet) -> Plan:
@@ -126,6 +108,8 @@ def train(job: Job, fleet: Fleet | None = None, options: Options | None = None) 
 
 def run_on(live: LiveFleet, prepared: PreparedJob, plan: Plan, options: Options) -> TrainResult:
     """Trains a prepared job by a plan on devices that are already here; they stay for the next one."""
+    for device in sorted(set(live.roster.specs) - set(plan.devices)):
+        options.progress(f"{device} is not in the plan and stays idle")
     session = _session(live, prepared, plan, options)
     try:
         live.server.offer(session.digest, encode(prepared.built.programs))
@@ -134,8 +118,11 @@ def run_on(live: LiveFleet, prepared: PreparedJob, plan: Plan, options: Options)
         reason = coordinator.train()
         model_path = coordinator.saver.write_final()
     except BaseException as error:
-        live.fail(error)
-        raise
+        known = live.roster.explain(error)
+        live.fail(known)
+        if known is error:
+            raise
+        raise known from error
     finally:
         session.folder.close()
     return _result(session, coordinator, reason, model_path)
@@ -150,7 +137,7 @@ def _session(live: LiveFleet, prepared: PreparedJob, plan: Plan, options: Option
     run_dir = options.run_dir or new_run_dir(Path("runs"))
     first, last_term = 0, 0
     if options.resume:
-        found, last_term = load_resume(run_dir, digest, job)
+        found, last_term = load_resume(run_dir, digest, prepared.data_digest, job)
         manifest, weights, optimizer = load(found.path)
         model.load_weights(weights, str(found.path))
         model.optimizer = optimizer
@@ -168,6 +155,7 @@ def _session(live: LiveFleet, prepared: PreparedJob, plan: Plan, options: Option
         plan=plan,
         layout=PlanLayout(programs, plan),
         digest=digest,
+        data_digest=prepared.data_digest,
         model=model,
         roster=live.roster,
         link=live.link,

@@ -20,6 +20,7 @@ PINGS_PER_SILENCE = 6
 MAX_MESSAGE_BYTES = 16 * 2**20
 MAX_PENDING_BYTES = 64 * 2**20  # queued for a side that reads too slowly
 CLOSE_S = 1.0
+GOODBYE = "the other side closed"
 
 
 @dataclass(frozen=True)
@@ -43,6 +44,11 @@ class Disconnected:
 
     peer_id: int
     why: str
+
+    @property
+    def said_goodbye(self) -> bool:
+        """Whether the other side closed it in order, rather than vanish."""
+        return self.why.startswith(GOODBYE)
 
 
 class LoopThread:
@@ -158,7 +164,7 @@ class Conversation(Generic[In]):
                 case WSMsgType.PONG:
                     pass
                 case WSMsgType.CLOSE:
-                    return f"the other side closed: {message.extra or 'no reason given'}"
+                    return f"{GOODBYE}: {message.extra or 'no reason given'}"
                 case WSMsgType.BINARY:
                     return "it sent a malformed message: binary where JSON text is expected"
                 case WSMsgType.ERROR:

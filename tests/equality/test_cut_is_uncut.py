@@ -6,7 +6,10 @@ from collections.abc import Iterator
 
 import pytest
 import torch
+from torch import nn
+from torch.nn import functional as F
 
+import potluck
 from benchmarks.zoo import all_cases
 from benchmarks.zoo_jobs import case_job, cut, devices, grouped
 from potluck.runtime.live_fleet import LiveFleet
@@ -43,6 +46,41 @@ def test_stages_and_turns_give_the_same_bits(live: LiveFleet, name: str) -> None
             assert found.losses_equal
         else:  # tied across the cut: the first round's loss has the same bits, the rest is float64's business below
             assert found.relative < 1e-3
+
+
+class Dense(nn.Module):
+    """A value used twice in every later layer, and a parameter never used."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(2)
+        self.layers = nn.ModuleList([nn.Linear(12, 12) for _ in range(5)])
+        self.out, self.unused = nn.Linear(12, 3), nn.Linear(2, 2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        memory = self.layers[0](x)
+        h = torch.tanh(memory)
+        for layer in list(self.layers)[1:]:
+            h = torch.tanh(layer(h) + memory) * memory + h
+        result: torch.Tensor = self.out(h)
+        return result
+
+
+def test_gradients_of_a_value_used_in_several_later_stages_add_up_in_autograd_s_order(live: LiveFleet) -> None:
+    generator = torch.Generator().manual_seed(0)
+    job = potluck.Job(
+        model=Dense,
+        loss=F.cross_entropy,
+        optimizer=potluck.SGD(lr=0.1, momentum=0.9),
+        data=(torch.randn(40, 12, generator=generator), torch.arange(40) % 3),
+        batch_size=16,
+        micro_batch_size=4,
+        rounds=4,
+        checkpoint_every=4,
+    )
+    prepared = prepare_job(job)
+    for stages in (3, 4):
+        assert compare(live, prepared, cut(prepared.facts, stages), OPTIONS).unequal == ()
 
 
 @pytest.mark.parametrize("name", names(("padded_encoder",)))

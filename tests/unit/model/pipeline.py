@@ -112,14 +112,12 @@ class Pipeline:
             for runner, (start, stop) in zip(self.groups[i], _spans(rows, len(self.groups[i])), strict=True):
                 wanted = {v: through_a_link(self._rows(v, g, start, stop)) for v, g in arrived[i].items()}
                 backs.append(runner.backward(j, wanted))
-            for source in self.layout.sources("train", i):  # the last stage gives first, so skips add up last first
-                for value in self.layout.gradient_values(source, i):
+            for (earlier, later), values in self.layout.gradients.items():
+                for value in values if later == i else ():
                     parts = [b[value] for b in backs]
-                    if all(p is None for p in parts):
-                        continue
-                    gradient = _present(through_a_link(self._joined(value, self._filled(value, parts, rows))))
-                    before = arrived[source].get(value)
-                    arrived[source][value] = gradient if before is None else before + gradient
+                    if any(p is not None for p in parts):
+                        joined = self._joined(value, self._filled(value, parts, rows))
+                        arrived[earlier][value] = _present(through_a_link(joined))
 
     def _rows(self, value: int, tensor: torch.Tensor, start: int, stop: int) -> torch.Tensor:
         known = self.programs.train.values[value]

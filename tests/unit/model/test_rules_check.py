@@ -201,6 +201,14 @@ def test_what_is_no_program_at_all_is_refused(data):
         decode(data)
 
 
+def test_a_size_nested_without_end_is_refused(built):
+    shape = b'"shape":["b",6]'
+    data = encode(built.programs)
+    assert shape in data
+    with pytest.raises(InputError, match="not a potluck program"):
+        decode(data.replace(shape, b'"shape":[' + b"[" * 50_000 + b"]" * 50_000 + b"]", 1))
+
+
 def test_a_newer_format_is_refused(built):
     data = encode(built.programs).replace(b'"format":1', b'"format":2')
     with pytest.raises(InputError, match="format"):

@@ -276,6 +276,14 @@ def test_integer_and_bool_inputs():
     assert_cut_equals_uncut(built, [batches], stages=3)
 
 
+def test_views_cost_no_memory_for_the_backward_pass():
+    plain, viewed = (
+        facts(build_small(stepped(step)).programs, 1).blocks
+        for step in (lambda self, i, x: x * 2, lambda self, i, x: (x.view(-1, 2, 3).transpose(1, 2) * 2).reshape(-1, 6))
+    )
+    assert sum(b.stash_bytes for b in plain) == sum(b.stash_bytes for b in viewed) > 0
+
+
 def test_a_value_that_holds_no_rows_is_no_place_to_cut():
     model = stepped(lambda self, i, x: x if i != 0 else (x.mean(0) + 0 * x))
     built = build_small(model)

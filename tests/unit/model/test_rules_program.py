@@ -25,6 +25,7 @@ from tests.unit.model.small_models import (
     assert_equals_eager,
     build_small,
     stepped,
+    train_eagerly,
     vector_batches,
 )
 
@@ -187,24 +188,29 @@ def test_constants_and_hidden_buffers_travel_with_the_program():
     assert_equals_eager(there, make(), stages=2)
 
 
-def test_a_constant_may_share_its_name_with_a_parameter():
+def test_a_constant_may_share_its_name_with_a_parameter_and_a_buffer():
     class Loss(nn.Module):
         weight: torch.Tensor
+        running_mean: torch.Tensor
 
         def __init__(self):
             super().__init__()
             self.register_buffer("weight", torch.linspace(1, 2, 6))
+            self.register_buffer("running_mean", torch.linspace(3, 4, 6))
 
         def forward(self, outputs, labels):
-            return (F.mse_loss(outputs, labels, reduction="none") * self.weight).mean()
+            wrong = F.mse_loss(outputs, labels, reduction="none")
+            return (wrong * self.weight * self.running_mean).mean() * 0.1
 
-    model = stepped()
-    model.add_module("loss", nn.Linear(6, 6))
-    model.step = lambda self, i, x: self.loss(x) if i == 2 else x
-    built = build_small(model, Loss())
-    names = [(s.kind, s.name) for s in built.programs.train.sources if "loss" in s.name]
-    assert ("parameter", "loss.weight") in names
-    assert len(names) == 3
+    def make():
+        return stepped(lambda self, i, x: self.loss(x) if i == 2 else x, loss=nn.BatchNorm1d(6))
+
+    built = build_small(make(), Loss())
+    names = {(s.kind, s.name) for s in built.programs.train.sources if "loss" in s.name}
+    assert {("parameter", "loss.weight"), ("buffer", "loss.running_mean")} <= names
+    assert [kind for kind, _ in names].count("constant") == 2
+    batches = vector_batches((4, 3))
     cut = Pipeline(built.programs, built.state, even_cuts(built.programs.train.block_count, 2))
-    cut.round(0, vector_batches((4,)))
-    assert not torch.equal(cut.tensors()["loss.weight"], built.state["loss.weight"])
+    cut.round(0, batches)
+    expected = train_eagerly(make().train(), [batches], Loss()).state_dict()
+    assert all(torch.equal(tensor, expected[n]) for n, tensor in cut.tensors().items() if n in expected)

@@ -80,8 +80,7 @@ def test_what_crosses_from_a_region_without_gradient_sends_none_back():
     torch.manual_seed(0)
     built = build_small(Teacher())
     cut = assert_cut_equals_uncut(built, [vector_batches((4, 3))], stages=3)
-    assert cut.layout.gradient_values(0, 1) == []
-    assert cut.layout.gradient_values(1, 2) != []
+    assert list(cut.layout.gradients) == [(1, 2)]
 
 
 def test_device_arguments_become_here():
@@ -207,7 +206,7 @@ def test_outputs_of_early_layers_and_of_the_input_itself_arrive_at_the_end():
     class Deep(nn.Module):
         def __init__(self):
             super().__init__()
-            self.layers = nn.ModuleList(nn.Linear(WIDTH, WIDTH) for _ in range(4))
+            self.layers = nn.ModuleList(nn.Linear(WIDTH, WIDTH) for _ in range(6))
 
         def forward(self, x):
             made = [x]
@@ -217,7 +216,8 @@ def test_outputs_of_early_layers_and_of_the_input_itself_arrive_at_the_end():
 
     torch.manual_seed(0)
     model = Deep()
-    built = build_small(model, lambda o, y: F.mse_loss(o["out"] + o["early"], y))
+    built = build_small(model, lambda o, y: F.mse_loss(o["out"], y))
+    assert built.programs.train.block_count == 6
     feeds = vectors(3)
     expected = model(feeds["input"])
     for stages in range(1, built.programs.train.block_count + 1):
@@ -283,7 +283,6 @@ def test_frozen_encoder_layers_take_no_fused_kernel():
         stepped(lambda self, i, x: self.encode(x.unsqueeze(1)).squeeze(1) if i == 1 else x, encode=layer)
     )
     assert not any("encoder" in n.op for n in built.programs.eval.nodes)
-    assert torch.backends.mha.get_fastpath_enabled()
 
 
 def test_a_trainable_tensor_the_model_does_not_hold():

@@ -57,7 +57,7 @@ def test_one_who_comes_after_the_run_has_begun_is_turned_away_and_disturbs_nobod
     roster.gather(1, 5.0, _nobody)
     server.arrives(2, "late")
     with pytest.raises(DeviceError, match="time is up"):
-        roster.next(time.monotonic(), "waiting")
+        roster.next(time.monotonic() + 0.5, "waiting")
     assert server.cut_off == [2]
     assert server.sent[-1] == (2, Stop(reason="the run has all its devices; join the next one"))
     assert set(roster.specs) == {"a"}

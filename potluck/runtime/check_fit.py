@@ -1,0 +1,63 @@
+"""Do data, model, loss and metrics fit? Tried on a few samples before anything is started."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import nn
+
+from potluck.errors import InputError
+from potluck.job import Job
+from potluck.model.forms import LABEL, call_model
+from potluck.runtime.loading import first_evaluation_samples
+
+_ROWS = 2
+
+
+def check_fit(module: nn.Module, job: Job, feeds: Mapping[str, torch.Tensor]) -> None:
+    """Runs the model once on training and once on evaluation samples; an InputError says what fails."""
+    if any(p.is_meta for p in module.parameters()):
+        return
+    training = module.training
+    module.eval()
+    try:
+        with torch.no_grad():
+            small = {n: t[:_ROWS] for n, t in feeds.items()}
+            loss = _try("data", small, lambda: job.loss(call_model(module, small), small[LABEL]))
+            _check_mean(module, job, small, loss)
+            if job.eval_data is not None:
+                _check_evaluation(module, job)
+    finally:
+        module.train(training)
+
+
+def _check_evaluation(module: nn.Module, job: Job) -> None:
+    small = first_evaluation_samples(job, _ROWS).feeds
+    outputs = _try("eval_data", small, lambda: call_model(module, small))
+    if job.reduce is not None:
+        outputs = _try("eval_data", small, lambda: job.reduce(outputs, small[LABEL]))  # type: ignore[misc]
+    else:
+        _try("eval_data", small, lambda: job.loss(outputs, small[LABEL]))
+
+
+def _try(field: str, small: Mapping[str, torch.Tensor], work: Callable[[], Any]) -> Any:
+    try:
+        return work()
+    except Exception as error:
+        shapes = ", ".join(f"{n} {str(t.dtype).removeprefix('torch.')} {list(t.shape)}" for n, t in small.items())
+        reason = " ".join(f"{type(error).__name__}: {error}".split())[:300]
+        raise InputError(
+            f"job: the model or the loss fails on the first samples of {field} ({shapes}): {reason}; make them fit"
+        ) from error
+
+
+def _check_mean(module: nn.Module, job: Job, small: Mapping[str, torch.Tensor], loss: Any) -> None:
+    """Refuses a loss that adds samples up: the same samples twice must not cost twice as much."""
+    if not isinstance(loss, torch.Tensor) or loss.numel() != 1 or not torch.isfinite(loss) or abs(float(loss)) < 1e-6:
+        return
+    twice = {n: torch.cat([t, t]) for n, t in small.items()}
+    double = float(job.loss(call_model(module, twice), twice[LABEL]))
+    if abs(double - 2 * float(loss)) < 1e-3 * abs(double):
+        raise InputError("job: loss adds up its samples (twice the samples, twice the loss); give a mean over samples")
