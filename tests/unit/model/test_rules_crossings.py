@@ -177,7 +177,7 @@ class Windowed(nn.Module):
         return x
 
 
-@pytest.mark.parametrize("rows", [1, 3, 5])
+@pytest.mark.parametrize("rows", [1, 3])
 def test_sizes_follow_from_the_rows_at_hand(rows):
     torch.manual_seed(0)
     model = Windowed()

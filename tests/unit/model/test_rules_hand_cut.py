@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import logging
 
 import pytest
 import torch
@@ -128,7 +129,7 @@ def line(function, words):
     return f"test_rules_hand_cut.py:{first + next(i for i, text in enumerate(lines) if words in text)}"
 
 
-def test_a_model_that_looks_at_its_values_is_refused_with_the_line_and_the_ways_out(capfd):
+def test_a_model_that_looks_at_its_values_is_refused_with_the_line_and_the_ways_out(capfd, caplog):
     with pytest.raises(ModelError):
         build_small(Untraceable(lambda x: x * 2 if x.sum() > 0 else x))
     with pytest.raises(ModelError) as refused:
@@ -139,6 +140,7 @@ def test_a_model_that_looks_at_its_values_is_refused_with_the_line_and_the_ways_
     assert "hand-cut as a list of modules" in message
     assert "\n" not in message
     said = capfd.readouterr()
+    assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
     assert said.out + said.err == ""  # no graph, no warning: the one line says it
 
 
