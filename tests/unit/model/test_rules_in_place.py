@@ -127,7 +127,7 @@ def test_rewritten_with_the_bits_of_the_module(step):
     assert_equals_eager(built, stepped(step), stages=3)
 
 
-@pytest.mark.parametrize("name", ["residual_cnn", "inverted_residual", "unet"])
+@pytest.mark.parametrize("name", ["residual_cnn", "unet"])
 def test_no_in_place_operator_is_left_in_a_network_full_of_them(name, zoo):
     for program in (zoo(name).programs.train, zoo(name).programs.eval):
         assert all(not n.op.split(".")[1].endswith("_") for n in program.nodes)

@@ -12,6 +12,7 @@ from tests.unit.model.pipeline import Pipeline, differing, distance, even_cuts, 
 from tests.unit.model.small_models import build_case, feeds_of, micro_batches
 
 SLOW = {"hf_resnet50", "hf_mobilenet_v2", "hf_efficientnet_b1", "hf_bert_small", "hf_llama", "hf_vit"}
+SLOW |= {"inverted_residual"}
 
 
 def marked(case, slow=False):
