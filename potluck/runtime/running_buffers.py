@@ -23,6 +23,7 @@ class Statistic(NamedTuple):
 
 
 class _Kind(NamedTuple):
+    use: int  # a BatchNorm called twice in one forward changes its buffers twice, in order
     kind: str
     amount: float
     dtype: torch.dtype
@@ -36,11 +37,14 @@ class RunningBuffers:
         self.statistics: dict[tuple[int, int], Statistic] = {}  # (micro-batch, kind) → statistic
         self._replaced: dict[str, torch.Tensor] = {}
         self._free = [program.updates[i] for i in updates if program.updates[i].kind == "value"]
-        self._kinds: dict[_Kind, list[Update]] = {}
+        kinds: dict[_Kind, list[Update]] = {}
+        uses: dict[str, int] = {}
         for update in (program.updates[i] for i in updates):
             if update.kind != "value" and update.buffer in buffers:
-                key = _Kind(update.kind, update.amount, buffers[update.buffer].dtype)
-                self._kinds.setdefault(key, []).append(update)
+                use = uses[update.buffer] = uses.get(update.buffer, -1) + 1
+                key = _Kind(use, update.kind, update.amount, buffers[update.buffer].dtype)
+                kinds.setdefault(key, []).append(update)
+        self._kinds = dict(sorted(kinds.items(), key=lambda item: item[0].use))
 
     @property
     def shared(self) -> bool:
@@ -69,31 +73,30 @@ class RunningBuffers:
     def commit(self) -> None:
         """The buffers of the round become the buffers."""
         self.values.update(self._replaced)
-        for index, (key, updates) in enumerate(self._kinds.items()):
-            micro_batches = sorted(j for j, i in self.statistics if i == index)
+        kinds = list(self._kinds.items())
+        for micro_batch, index in sorted(self.statistics):
+            key, updates = kinds[index]
             if key.kind == "count":
                 for update in updates:
-                    self.values[update.buffer] = _count(self.values[update.buffer], key.amount, len(micro_batches))
-            elif micro_batches:
-                shapes = [self.values[u.buffer].shape for u in updates]
-                running = torch.cat([self.values[u.buffer].reshape(-1) for u in updates])
-                for j in micro_batches:
-                    running = _fold(running, self.statistics[j, index].flat, key)
-                parts = running.split([s.numel() for s in shapes])
-                for update, part, shape in zip(updates, parts, shapes, strict=True):
-                    self.values[update.buffer] = part.reshape(shape).clone()
+                    value = self.values[update.buffer]
+                    self.values[update.buffer] = value + value.new_tensor(key.amount)
+            else:
+                self._fold_all(key, updates, self.statistics[micro_batch, index].flat)
+        for update in (u for _, updates in kinds for u in updates):
+            self.values[update.buffer] = self.values[update.buffer].clone()
         self.abort()
+
+    def _fold_all(self, key: _Kind, updates: Sequence[Update], statistic: torch.Tensor) -> None:
+        shapes = [self.values[u.buffer].shape for u in updates]
+        running = torch.cat([self.values[u.buffer].reshape(-1) for u in updates])
+        parts = _fold(running, statistic, key).split([s.numel() for s in shapes])
+        for update, part, shape in zip(updates, parts, shapes, strict=True):
+            self.values[update.buffer] = part.view(shape)
 
     def abort(self) -> None:
         """Forgets the open round."""
         self.statistics.clear()
         self._replaced.clear()
-
-
-def _count(value: torch.Tensor, amount: float, times: int) -> torch.Tensor:
-    for _ in range(times):
-        value = value + value.new_tensor(amount)
-    return value
 
 
 def _fold(running: torch.Tensor, statistic: torch.Tensor, key: _Kind) -> torch.Tensor:

@@ -90,7 +90,11 @@ def test_what_passes_between_modules_may_be_several_tensors():
     assert_cut_equals_uncut(built, [vector_batches((4, 3))], stages=3)
 
 
-@pytest.mark.parametrize("given", [[], [nn.ReLU(), 3], "model", 7, lambda: None], ids=str)
+@pytest.mark.parametrize(
+    "given",
+    [[], [nn.ReLU(), 3], "model", 7, lambda: None],
+    ids=["nothing", "not a module", "text", "number", "gives nothing"],
+)
 def test_what_is_no_model_is_refused(given):
     with pytest.raises(InputError, match=r"give an nn\.Module, a function that returns one, or a list of modules"):
         as_module(given)
