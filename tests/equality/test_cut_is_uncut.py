@@ -28,11 +28,23 @@ def names(quick: tuple[str, ...]) -> list[object]:
     return [n if n in quick else pytest.param(n, marks=pytest.mark.full) for n in CASES]
 
 
-@pytest.fixture(scope="module", params=["zmq", pytest.param("gloo", marks=pytest.mark.full)])
-def live(request: pytest.FixtureRequest) -> Iterator[LiveFleet]:
+def fleet_on(carrier: str) -> LiveFleet:
     torch.set_num_threads(1)
-    with LiveFleet(Fleet(devices=devices(4)), Options(carrier=request.param, timeout_s=60.0)) as fleet:
+    return LiveFleet(Fleet(devices=devices(4)), Options(carrier=carrier, timeout_s=60.0))
+
+
+@pytest.fixture(scope="module")
+def live() -> Iterator[LiveFleet]:
+    with fleet_on("zmq") as fleet:
         yield fleet
+
+
+@pytest.mark.full
+def test_the_other_carrier_gives_the_same_bits_too() -> None:
+    with fleet_on("gloo") as gloo:
+        for name in ("residual_cnn", "unet", "dropout_net"):
+            prepared = prepare_job(case_job(CASES[name], 3, hard=True))
+            assert compare(gloo, prepared, cut(prepared.facts, 4, deep=True), OPTIONS).unequal == ()
 
 
 @pytest.mark.parametrize("name", names(QUICK))
