@@ -11,8 +11,11 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from potluck.job import Job, Pad
+    from potluck.model.empty import empty_weights
     from potluck.optimizers import SGD, Adagrad, Adam, AdamW, ParamGroup, RMSprop
+    from potluck.runtime.options import Options
     from potluck.runtime.train import TrainResult, train
+    from potluck.schedules import Constant, Cosine, Linear, Step
     from potluck.types import DeviceSpec, Fleet, Member, Plan, Stage
 
 _HOMES = {
@@ -24,11 +27,17 @@ _HOMES = {
     "RMSprop": "potluck.optimizers",
     "Adagrad": "potluck.optimizers",
     "ParamGroup": "potluck.optimizers",
+    "Constant": "potluck.schedules",
+    "Cosine": "potluck.schedules",
+    "Linear": "potluck.schedules",
+    "Step": "potluck.schedules",
+    "empty_weights": "potluck.model.empty",
     "DeviceSpec": "potluck.types",
     "Fleet": "potluck.types",
     "Member": "potluck.types",
     "Plan": "potluck.types",
     "Stage": "potluck.types",
+    "Options": "potluck.runtime.options",
     "train": "potluck.runtime.train",
     "TrainResult": "potluck.runtime.train",
 }
@@ -38,16 +47,22 @@ __all__ = [
     "Adagrad",
     "Adam",
     "AdamW",
+    "Constant",
+    "Cosine",
     "DeviceSpec",
     "Fleet",
     "Job",
+    "Linear",
     "Member",
+    "Options",
     "Pad",
     "ParamGroup",
     "Plan",
     "RMSprop",
     "Stage",
+    "Step",
     "TrainResult",
+    "empty_weights",
     "train",
 ]
 
