@@ -5,6 +5,7 @@ Ranges are half-open. Times are float seconds and sizes int bytes, with the unit
 
 from __future__ import annotations
 
+import math
 from typing import Literal
 
 import msgspec
@@ -12,9 +13,11 @@ import msgspec
 from potluck.errors import InputError, PlanError
 
 COORDINATOR = "coordinator"
+LONGEST_NAME = 64  # of a device: it is shown in lines and becomes part of file names
 
 DeviceKind = Literal["cpu", "cuda", "mps"]
 Sharing = Literal["turns", "samples"]
+Medium = Literal["full", "half", "shared"]  # both directions at once · one at a time · all links share one channel
 
 
 class Value(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -28,17 +31,39 @@ class DeviceSpec(Value, frozen=True, kw_only=True):
     kind: DeviceKind = "cpu"
     memory_bytes: int = 0  # 0: not limited
     threads: int = 1
-    speed: float = 1.0  # emulation: 0.5 computes at half speed
+    speed: float = 1.0  # 0.5 computes at half the speed of what was measured; above 1 only on paper
 
     def __post_init__(self) -> None:
-        if not self.name or self.name == COORDINATOR or any(c.isspace() or c in ",/" for c in self.name):
-            raise InputError(f"device name {self.name!r}: give it a short word without spaces, commas or slashes")
+        wrong = not self.name or self.name == COORDINATOR or any(not "!" <= c <= "~" or c in ",/" for c in self.name)
+        if wrong or len(self.name) > LONGEST_NAME:
+            shown = self.name if len(self.name) <= LONGEST_NAME else f"{self.name[:LONGEST_NAME]}…"
+            raise InputError(
+                f"device name {shown!a}: give at most {LONGEST_NAME} ASCII letters, digits or signs "
+                "without spaces, commas or slashes"
+            )
         if self.memory_bytes < 0:
             raise InputError(f"device {self.name}: memory_bytes {self.memory_bytes}; give a size, or 0 for no limit")
         if self.threads < 1:
             raise InputError(f"device {self.name}: threads {self.threads}; give at least 1")
-        if not 0 < self.speed <= 1:
-            raise InputError(f"device {self.name}: speed {self.speed}; give a number above 0 and at most 1")
+        if not 0 < self.speed < math.inf:
+            raise InputError(f"device {self.name}: speed {self.speed}; give a number above 0")
+
+
+class LinkSpec(Value, frozen=True, kw_only=True):
+    """A link that differs from the fleet's others, the same in both directions."""
+
+    between: tuple[str, str]
+    bandwidth_bytes_s: float | None = None  # None: not limited
+    latency_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        name = " – ".join(self.between)
+        if self.between[0] == self.between[1]:
+            raise InputError(f"link {name}: leads from a device to itself; name two devices")
+        if self.bandwidth_bytes_s is not None and not self.bandwidth_bytes_s > 0:
+            raise InputError(f"link {name}: bandwidth {self.bandwidth_bytes_s}; give a positive rate")
+        if not 0 <= self.latency_s < math.inf:
+            raise InputError(f"link {name}: latency {self.latency_s}; give a duration, or 0")
 
 
 class Fleet(Value, frozen=True, kw_only=True):
@@ -46,6 +71,9 @@ class Fleet(Value, frozen=True, kw_only=True):
 
     devices: tuple[DeviceSpec, ...]
     bandwidth_bytes_s: float | None = None  # of every link; None: not limited
+    latency_s: float = 0.0  # of every link
+    medium: Medium = "full"
+    links: tuple[LinkSpec, ...] = ()  # those that differ
 
     def __post_init__(self) -> None:
         names = [d.name for d in self.devices]
@@ -56,6 +84,26 @@ class Fleet(Value, frozen=True, kw_only=True):
             raise InputError(f"fleet: device {twice[0]!r} appears twice; give each its own name")
         if self.bandwidth_bytes_s is not None and self.bandwidth_bytes_s <= 0:
             raise InputError(f"fleet: bandwidth {self.bandwidth_bytes_s}; give a positive rate, or none for no limit")
+        if not 0 <= self.latency_s < math.inf:
+            raise InputError(f"fleet: latency {self.latency_s}; give a duration, or 0")
+        self._check_links({*names, COORDINATOR})
+
+    def _check_links(self, names: set[str]) -> None:
+        seen = set()
+        for link in self.links:
+            nowhere = [n for n in link.between if n not in names]
+            if nowhere:
+                raise InputError(f"fleet: a link leads to {nowhere[0]!r}, which is no device; name two that are")
+            if frozenset(link.between) in seen:
+                raise InputError(f"fleet: the link {' – '.join(link.between)} appears twice; remove one")
+            seen.add(frozenset(link.between))
+
+    def link(self, a: str, b: str) -> LinkSpec:
+        """The link between two devices, or between one and the coordinator."""
+        for link in self.links:
+            if set(link.between) == {a, b}:
+                return link
+        return LinkSpec(between=(a, b), bandwidth_bytes_s=self.bandwidth_bytes_s, latency_s=self.latency_s)
 
 
 class Member(Value, frozen=True, kw_only=True):
@@ -72,6 +120,7 @@ class Stage(Value, frozen=True, kw_only=True):
     group: tuple[Member, ...]
     sharing: Sharing = "turns"
     depth: int | None = None  # forwards before the first backward (K); None: stages from here to the end
+    recompute: bool = False  # keep only what was received, and run forward again before backward
 
 
 class Plan(Value, frozen=True, kw_only=True):
@@ -147,6 +196,62 @@ class ModelFacts(Value, frozen=True, kw_only=True):
     feeds: tuple[Feed, ...]
     tied: tuple[tuple[str, tuple[int, ...]], ...] = ()  # parameter → the blocks that use it, owner first
     optimizer_slots: int = 0  # state tensors per trainable parameter: SGD 0 or 1, Adam 2
+
+
+class Timing(Value, frozen=True, kw_only=True):
+    """What one block costs a device, for micro-batches of so many rows."""
+
+    rows: int
+    forward_s: float
+    backward_s: float
+    kept_bytes: int  # alive between forward and backward, what was received and sent included
+    working_bytes: int  # on top of that, at the worst moment of either
+    measured: bool = True  # else filled in from neighbouring cells
+
+
+class BlockProfile(Value, frozen=True, kw_only=True):
+    """One block on one device."""
+
+    timings: tuple[Timing, ...]  # by rows, ascending
+    update_s: float = 0.0  # its part of the optimizer step
+
+
+class DeviceProfile(Value, frozen=True, kw_only=True):
+    """A model on one device, block by block."""
+
+    device: DeviceSpec
+    blocks: tuple[BlockProfile, ...]
+    torch_version: str = ""
+    message_s: float = 0.0  # compute time lost to a message sent or received, whatever its size
+    copy_bytes_s: float | None = None  # how fast tensors are packed and unpacked; None: takes no time
+    idle_bytes: int = 0  # resident memory of an agent that holds nothing
+
+
+class LinkProfile(Value, frozen=True, kw_only=True):
+    """What one direction of a link carries."""
+
+    source: str
+    target: str
+    bandwidth_bytes_s: float | None = None  # None: not limited
+    latency_s: float = 0.0
+    measured: bool = True
+
+
+class Profile(Value, frozen=True, kw_only=True):
+    """All that planning knows of devices and links, for one program."""
+
+    program: str  # digest
+    devices: tuple[DeviceProfile, ...]
+    links: tuple[LinkProfile, ...] = ()  # a direction that is missing carries everything at once
+    medium: Medium = "full"
+    commit_s: float = 0.0  # from the last *ready* until every device has begun its update
+
+    def device(self, name: str) -> DeviceProfile:
+        """The profile of one device."""
+        for found in self.devices:
+            if found.device.name == name:
+                return found
+        raise InputError(f"profile: no device {name!r}; it has {', '.join(d.device.name for d in self.devices)}")
 
 
 class RoundRecord(Value, frozen=True, kw_only=True, tag="round"):

@@ -1,129 +1,204 @@
-"""The only cost model: what a plan needs of each device. Memory, so far."""
+"""The only cost model: how long a round of a plan takes, and whether it fits. Many plans at once, for the search.
+
+Seconds come from the recurrence of `plan/pipeline.py` over stations (`plan/station.py`), bytes from `plan/memory.py`.
+The event simulation (`plan/events.py`) walks the same action lists device by device and is the finer of the two; it
+differs where this model takes means: groups by turns whose members differ, messages that queue behind those of another
+stage, half-duplex and shared media, the coordinator's line.
+"""
 
 from __future__ import annotations
 
-import msgspec
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
-from potluck.plan.schedule import backlog, in_flight
-from potluck.types import Block, ModelFacts, Plan, Stage, Value
+import numpy as np
+from msgspec.structs import replace
 
+from potluck.plan.edges import Pair
+from potluck.plan.pipeline import Pipeline, Wire, Work, finish_s
+from potluck.plan.routes import routes, rows
+from potluck.plan.station import Station, Stations
+from potluck.plan.tables import Array, Tables
+from potluck.types import ModelFacts, Plan, Profile
 
-class MemoryUse(Value, frozen=True):
-    """Most bytes a device needs at once, term by term."""
-
-    weights: int
-    gradients: int
-    optimizer: int
-    activations: int
-    buffers: int
-    communication: int
-    snapshots: int = 0
-
-    @property
-    def total(self) -> int:
-        """All terms together."""
-        return sum(self.terms().values())
-
-    def terms(self) -> dict[str, int]:
-        """Each term by name."""
-        return {name: getattr(self, name) for name in self.__struct_fields__}
+Line = tuple[Station, ...]  # one plan: its stations in order
+_Tied = tuple[tuple[Pair, int], ...]  # stages that share a weight, and its bytes
+_Likeness = tuple[
+    tuple[int, ...], tuple[Pair, ...], tuple[Pair, ...], _Tied
+]  # depths, wires: what a batch has in common
 
 
-def peak_bytes(plan: Plan, facts: ModelFacts, *, snapshot: bool = False) -> dict[str, MemoryUse]:
-    """Most memory each device of the plan needs, by device name. Terms as in `stage_bytes`, and:
+@dataclass(frozen=True)
+class Shape:
+    """A plan before its shares are settled."""
 
-    - snapshots, if wanted: the device's own (weights, buffers and optimizer state of the blocks of its stage), and
-      the copy that it keeps for another device, taken to be of the largest other stage.
-    """
-    states = [state_bytes(facts, stage.blocks) for stage in plan.stages]
-    uses = {}
-    for index, stage in enumerate(plan.stages):
-        kept = states[index] + max((s for i, s in enumerate(states) if i != index), default=0)
-        for member in stage.group:
-            use = stage_bytes(
-                facts,
-                stage.blocks,
-                rows=_most_rows(plan, stage, member.share),
-                in_flight=in_flight(plan, member.device),
-                shared=len(stage.group) > 1,
-                waiting=_most_waiting(plan, facts, index),
+    stages: tuple[tuple[Pair, tuple[str, ...]], ...]  # blocks and devices
+    depths: tuple[int, ...]
+    recompute: tuple[bool, ...]
+
+    @classmethod
+    def of(cls, stages: Iterable[tuple[Pair, tuple[str, ...]]], depths: Sequence[int]) -> Shape:
+        """A shape that recomputes nothing."""
+        return cls(tuple(stages), tuple(depths), (False,) * len(depths))
+
+
+class CostModel:
+    """Costs of plans for one model, one profile, one micro-batch size and count."""
+
+    def __init__(
+        self, facts: ModelFacts, profile: Profile, micro_batch_size: int, micro_batches: int,
+        *, coupled_samples: bool = False, tables: Tables | None = None,
+    ) -> None:  # fmt: skip
+        self.facts, self.profile = facts, profile
+        self.rows, self.micro_batches = micro_batch_size, micro_batches
+        self.tables = tables or Tables(profile)
+        self.stations = Stations(facts, self.tables, micro_batch_size, micro_batches, coupled_samples=coupled_samples)
+        self._wires: dict[tuple[int, int, int, bool], tuple[Line, tuple[float, float]]] = {}
+
+    def line(self, shape: Shape) -> Line | None:
+        """The stations of a shape with their best shares, or None if a group cannot or it does not fit."""
+        found = []
+        for (blocks, devices), depth, again in zip(shape.stages, shape.depths, shape.recompute, strict=True):
+            station = self.stations.best(blocks, devices, depth, again)
+            if station is None:
+                return None
+            found.append(station)
+        line = tuple(found)
+        return line if self.fits(line) else None
+
+    def fits(self, line: Line) -> bool:
+        """Whether every device has the memory for the plan."""
+        waiting = self._waiting(line)
+        return all(self.stations.fits(s, _depth(s), w) for s, w in zip(line, waiting, strict=True))
+
+    def _waiting(self, line: Line) -> list[int]:
+        out, _ = self.stations.edges.between([s.stage.blocks for s in line])
+        waiting = [2] * len(line)
+        for a, b in out:
+            gap = _depth(line[a]) - _depth(line[b]) + 1
+            waiting[a], waiting[b] = max(waiting[a], gap), max(waiting[b], gap)
+        return waiting
+
+    def plan(self, line: Line) -> Plan:
+        """The plan that stations stand for."""
+        return Plan(micro_batch_size=self.rows, micro_batches=self.micro_batches, stages=tuple(s.stage for s in line))
+
+    def of_plan(self, plan: Plan) -> Line:
+        """The stations of a plan with its own shares."""
+        return tuple(self.stations.of(replace(s, depth=plan.depth(i))) for i, s in enumerate(plan.stages))
+
+    def seconds(self, lines: Sequence[Line]) -> Array:
+        """Seconds of a round of each plan."""
+        result = np.zeros(len(lines))
+        edges = [self.stations.edges.between([s.stage.blocks for s in line]) for line in lines]
+        alike: dict[_Likeness, list[int]] = {}
+        for i, (line, (out, back)) in enumerate(zip(lines, edges, strict=True)):
+            depths = tuple(_depth(s) for s in line)
+            alike.setdefault((depths, tuple(sorted(out)), tuple(sorted(back)), self._tied_pairs(line)), []).append(i)
+        for likeness, places in alike.items():
+            some = [lines[i] for i in places]
+            pipeline = self._pipeline(some, [edges[i] for i in places], likeness)
+            result[places] = self._round(some, pipeline, likeness[3])
+        return result
+
+    def _pipeline(
+        self, lines: Sequence[Line], edges: Sequence[tuple[dict[Pair, int], dict[Pair, int]]], likeness: _Likeness
+    ) -> Pipeline:
+        depths, out_pairs, back_pairs, _ = likeness
+        columns = list(zip(*lines, strict=True))
+
+        def wire(pair: Pair, way: int) -> Wire:
+            a, b = pair
+            both = [
+                self.wire(line[a], line[b], sizes[way][pair], back=bool(way))
+                for line, sizes in zip(lines, edges, strict=True)
+            ]
+            return Wire(np.array([w[0] for w in both]), np.array([w[1] for w in both]))
+
+        return Pipeline(
+            forward=[_work([s.forward_s for s in column]) for column in columns],
+            backward=[_work([s.backward_s for s in column]) for column in columns],
+            out={pair: wire(pair, 0) for pair in out_pairs},
+            back={pair: wire(pair, 1) for pair in back_pairs},
+            begin_s=[np.array([s.update_s for s in column]) for column in columns],
+            depths=depths,
+            micro_batches=self.micro_batches,
+            medium=self.profile.medium,
+        )
+
+    def _round(self, lines: Sequence[Line], pipeline: Pipeline, tied: _Tied) -> Array:
+        finished = finish_s(pipeline)
+        for p, column in enumerate(zip(*lines, strict=True)):
+            finished[p] = finished[p] + np.array([s.reduce_s for s in column])
+        for (a, b), size in tied:
+            swap = np.array([self._swap_s(line[a], line[b], size) for line in lines])
+            finished[a] = finished[b] = np.maximum(finished[a], finished[b]) + swap
+        feed = np.array([sum(s.feed_s for s in line) for line in lines])
+        total: Array = np.maximum(np.max(finished, axis=0) + self.profile.commit_s, feed)
+        return total
+
+    def _tied_pairs(self, line: Line) -> _Tied:
+        """Stages that share a weight: its gradients are summed across them."""
+        if not self.facts.tied:
+            return ()
+        home = [i for i, s in enumerate(line) for _ in range(*s.stage.blocks)]
+        sizes: dict[Pair, int] = {}
+        for _, users in self.facts.tied:
+            owner = home[users[0]]
+            for other in {home[u] for u in users} - {owner}:
+                pair = (min(owner, other), max(owner, other))
+                sizes[pair] = max(sizes.get(pair, 0), self.facts.blocks[users[0]].trainable_bytes)
+        return tuple(sorted(sizes.items()))
+
+    def _swap_s(self, a: Station, b: Station, size: int) -> float:
+        """One side's gradients go to whoever adds up, and the sum comes back."""
+        one, other = a.stage.group[0].device, b.stage.group[0].device
+        there = self.tables.transfer_s(one, other, size) + self.tables.latency_s(one, other)
+        return there + self.tables.transfer_s(other, one, size) + self.tables.latency_s(other, one)
+
+    def wire(self, a: Station, b: Station, row_bytes: int, *, back: bool) -> tuple[float, float]:
+        """Occupancy and further latency of what one micro-batch sends between two stages."""
+        key = (id(a), id(b), row_bytes, back)
+        known = self._wires.get(key)
+        if known is not None and known[0][0] is a and known[0][1] is b:  # an id may be used again
+            return known[1]
+        found = self._wire(a, b, row_bytes, back)
+        self._wires[key] = ((a, b), found)
+        return found
+
+    def _wire(self, a: Station, b: Station, row_bytes: int, back: bool) -> tuple[float, float]:
+        if len(a.stage.group) == len(b.stage.group) == 1:
+            source, target = a.stage.group[0].device, b.stage.group[0].device
+            if back:
+                source, target = target, source
+            return (
+                self.tables.transfer_s(source, target, self.rows * row_bytes),
+                self.tables.latency_s(source, target),
             )
-            uses[member.device] = msgspec.structs.replace(use, snapshots=kept if snapshot else 0)
-    return uses
+        plan = Plan(micro_batch_size=self.rows, micro_batches=self.micro_batches, stages=(a.stage, b.stage))
+        load: dict[str, float] = {}
+        arrivals = 0.0
+        for m in range(self.micro_batches):
+            ends = [rows(stage, m, self.rows, plan) for stage in (a.stage, b.stage)]
+            sent: dict[str, float] = {}
+            latest = 0.0
+            for route in routes(*(ends[::-1] if back else ends)):
+                seconds = self.tables.transfer_s(route.source, route.target, (route.stop - route.start) * row_bytes)
+                sent[route.source] = sent.get(route.source, 0.0) + seconds
+                latest = max(latest, sent[route.source] + self.tables.latency_s(route.source, route.target))
+            for source, seconds in sent.items():
+                load[source] = load.get(source, 0.0) + seconds
+            arrivals += latest
+        occupancy = max(load.values(), default=0.0) / self.micro_batches
+        return occupancy, max(0.0, arrivals / self.micro_batches - occupancy)
 
 
-def stage_bytes(
-    facts: ModelFacts, blocks: tuple[int, int], *, rows: int, in_flight: int, shared: bool, waiting: int = 2
-) -> MemoryUse:
-    """Memory of a device that holds these blocks, for micro-batches of `rows` rows. An upper bound, term by term:
-
-    - weights: of the stage's blocks, and tied ones used here and owned elsewhere. The size of a single tied parameter
-      is not among the facts, so its owner block's weights stand for it.
-    - gradients: as large as the trainable weights; what is summed in *reduce* (everything in a group, else only tied
-      weights) needs the incoming copy beside them.
-    - optimizer: `optimizer_slots` tensors for each trainable weight. Whoever uses a tied weight applies the same
-      update to its copy, so it has the slots too.
-    - activations: what the backward pass needs, for each row of each micro-batch in flight.
-    - buffers: twice, as a round writes to a copy that is adopted at commit.
-    - communication: tensors that cross into and out of the stage, their gradients, and feeds; of each as many
-      micro-batches as may wait between the stages, which is two unless depths differ by more than one.
-    """
-    held = facts.blocks[slice(*blocks)]
-    borrowed, lent = _tied(facts, blocks)
-    trainable = sum(b.trainable_bytes for b in (*held, *borrowed))
-    summed = trainable if shared else sum(b.trainable_bytes for b in (*borrowed, *lent))
-    return MemoryUse(
-        weights=sum(b.weight_bytes for b in (*held, *borrowed)),
-        gradients=trainable + summed,
-        optimizer=facts.optimizer_slots * trainable,
-        activations=sum(b.stash_bytes for b in held) * rows * in_flight,
-        buffers=2 * sum(b.buffer_bytes for b in held),
-        communication=waiting * rows * _crossing_bytes(facts, blocks),
-    )
+def _depth(station: Station) -> int:
+    depth = station.stage.depth
+    if depth is None:
+        raise ValueError("a station is made for a depth")
+    return depth
 
 
-def state_bytes(facts: ModelFacts, blocks: tuple[int, int]) -> int:
-    """Size of a snapshot of these blocks: what they own, with its optimizer state."""
-    held = facts.blocks[slice(*blocks)]
-    return sum(b.weight_bytes + b.buffer_bytes + facts.optimizer_slots * b.trainable_bytes for b in held)
-
-
-def _most_rows(plan: Plan, stage: Stage, share: int) -> int:
-    whole = len(stage.group) == 1 or stage.sharing == "turns"
-    return plan.micro_batch_size if whole else share
-
-
-def _most_waiting(plan: Plan, facts: ModelFacts, index: int) -> int:
-    """Most micro-batches that wait between this stage and any it exchanges tensors with."""
-    stage_of_block = [i for i, stage in enumerate(plan.stages) for _ in range(*stage.blocks)]
-    pairs = {
-        (stage_of_block[crossing.producer], stage_of_block[consumer])
-        for crossing in facts.crossings
-        for consumer in crossing.consumers
-    }
-    return max((backlog(plan, a, b) for a, b in pairs if a != b and index in (a, b)), default=2)
-
-
-def _tied(facts: ModelFacts, blocks: tuple[int, int]) -> tuple[list[Block], list[Block]]:
-    """Owner blocks of tied weights: elsewhere but used in these blocks, and among these but used elsewhere."""
-    start, stop = blocks
-    borrowed, lent = set(), set()
-    for _, users in facts.tied:
-        owner, inside = users[0], [start <= user < stop for user in users]
-        if any(inside) and not inside[0]:
-            borrowed.add(owner)
-        elif inside[0] and not all(inside):
-            lent.add(owner)
-    return [facts.blocks[i] for i in sorted(borrowed)], [facts.blocks[i] for i in sorted(lent)]
-
-
-def _crossing_bytes(facts: ModelFacts, blocks: tuple[int, int]) -> int:
-    """Bytes per row that enter and leave these blocks, forward and backward."""
-    start, stop = blocks
-    total = 0
-    for crossing in facts.crossings:
-        enters = crossing.producer < start and any(start <= c < stop for c in crossing.consumers)
-        leaves = start <= crossing.producer < stop and any(c >= stop for c in crossing.consumers)
-        if enters or leaves:
-            total += crossing.sample_bytes * (2 if crossing.gradient else 1)
-    return total + sum(f.sample_bytes for f in facts.feeds if any(start <= c < stop for c in f.consumers))
+def _work(pairs: Sequence[tuple[float, float]]) -> Work:
+    return Work(np.array([p[0] for p in pairs]), np.array([p[1] for p in pairs]))

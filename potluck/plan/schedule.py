@@ -85,17 +85,21 @@ def actions(plan: Plan, device: str, micro_batches: int) -> tuple[Action, ...]:
 
 
 def in_flight(plan: Plan, device: str) -> int:
-    """Most micro-batches that the device has run forward and not yet backward, in a full round.
+    """Most micro-batches that the device has run forward and not yet backward, in a full round."""
+    index = stage_of(plan, device)
+    return most_in_flight(plan.stages[index], device, plan.depth(index), plan.micro_batches)
+
+
+def most_in_flight(stage: Stage, device: str, depth: int, micro_batches: int) -> int:
+    """The same for a stage by itself.
 
     Between a forward and the backward before it lie K micro-batches of the stage: the answer is the most of any K
     neighbours that are the device's own.
     """
-    index = stage_of(plan, device)
-    stage, depth = plan.stages[index], plan.depth(index)
     if len(stage.group) == 1 or stage.sharing == "samples":
-        return min(depth, plan.micro_batches)
+        return min(depth, micro_batches)
     most = held = 0
-    order = turns(stage, plan.micro_batches)
+    order = turns(stage, micro_batches)
     for j, holder in enumerate(order):
         held += (holder == device) - (j >= depth and order[j - depth] == device)
         most = max(most, held)
@@ -120,6 +124,7 @@ def _own(stage: Stage, device: str, micro_batches: int) -> frozenset[int]:
 
 
 def _one_forward_one_backward(micro_batches: int, depth: int) -> Iterator[tuple[Literal["forward", "backward"], int]]:
+    """A stage's forwards and backwards in order, each with its micro-batch."""
     for j in range(micro_batches + depth):
         if j >= depth and j - depth < micro_batches:
             yield "backward", j - depth

@@ -10,7 +10,7 @@ from typing import Literal
 import msgspec
 
 from potluck.errors import PlanError
-from potluck.plan.cost import MemoryUse, peak_bytes
+from potluck.plan.memory import MemoryUse, peak_bytes
 from potluck.plan.schedule import stage_of
 from potluck.types import Block, Fleet, Member, ModelFacts, Plan, Stage
 

@@ -1,0 +1,152 @@
+"""The memory half of the cost model: most bytes each device of a plan needs."""
+
+from __future__ import annotations
+
+import msgspec
+
+from potluck.plan.schedule import backlog, in_flight
+from potluck.plan.tables import DeviceTables, Tables
+from potluck.types import Block, ModelFacts, Plan, Stage, Value
+
+
+class MemoryUse(Value, frozen=True):
+    """Most bytes a device needs at once, term by term."""
+
+    weights: int
+    gradients: int
+    optimizer: int
+    activations: int
+    buffers: int
+    communication: int
+    working: int = 0
+    snapshots: int = 0
+
+    @property
+    def total(self) -> int:
+        """All terms together."""
+        return sum(self.terms().values())
+
+    def terms(self) -> dict[str, int]:
+        """Each term by name."""
+        return {name: getattr(self, name) for name in self.__struct_fields__}
+
+
+def peak_bytes(
+    plan: Plan, facts: ModelFacts, *, snapshot: bool = False, tables: Tables | None = None
+) -> dict[str, MemoryUse]:
+    """Most memory each device of the plan needs, by device name. Terms as in `stage_bytes`, and:
+
+    - snapshots, if wanted: the device's own (weights, buffers and optimizer state of the blocks of its stage), and
+      the copy that it keeps for another device, taken to be of the largest other stage.
+    """
+    states = [state_bytes(facts, stage.blocks) for stage in plan.stages]
+    uses = {}
+    for index, stage in enumerate(plan.stages):
+        kept = states[index] + max((s for i, s in enumerate(states) if i != index), default=0)
+        for member in stage.group:
+            use = stage_bytes(
+                facts,
+                stage,
+                rows=_most_rows(plan, stage, member.share),
+                in_flight=in_flight(plan, member.device),
+                shared=len(stage.group) > 1,
+                waiting=most_waiting(plan, facts, index),
+                device=None if tables is None else tables.devices[member.device],
+            )
+            uses[member.device] = msgspec.structs.replace(use, snapshots=kept if snapshot else 0)
+    return uses
+
+
+def stage_bytes(
+    facts: ModelFacts,
+    stage: Stage,
+    *,
+    rows: int,
+    in_flight: int,
+    shared: bool,
+    waiting: int = 2,
+    device: DeviceTables | None = None,
+) -> MemoryUse:
+    """Memory of a device that holds the blocks of a stage, for micro-batches of `rows` rows, term by term:
+
+    - weights: of the stage's blocks, and tied ones used here and owned elsewhere. The size of a single tied parameter
+      is not among the facts, so its owner block's weights stand for it.
+    - gradients: as large as the trainable weights; what is summed in *reduce* (everything in a group, else only tied
+      weights) needs the incoming copy beside them.
+    - optimizer: `optimizer_slots` tensors for each trainable weight. Whoever uses a tied weight applies the same
+      update to its copy, so it has the slots too.
+    - activations: what the backward pass needs, for each row of each micro-batch in flight: as measured on the device
+      if it was, else everything the blocks make. Recomputing, only what was received is kept, and what the backward
+      pass needs once.
+    - working: the worst moment of one block, where it was measured.
+    - buffers: twice, as a round writes to a copy that is adopted at commit.
+    - communication: tensors that cross into and out of the stage, their gradients, and feeds; of each as many
+      micro-batches as may wait between the stages, which is two unless depths differ by more than one.
+    """
+    blocks = stage.blocks
+    held = facts.blocks[slice(*blocks)]
+    borrowed, lent = _tied(facts, blocks)
+    trainable = sum(b.trainable_bytes for b in (*held, *borrowed))
+    summed = trainable if shared else sum(b.trainable_bytes for b in (*borrowed, *lent))
+    if device is None:
+        kept, working = sum(b.stash_bytes for b in held) * rows, 0
+    else:
+        kept = int(device.kept(rows)[blocks[1]] - device.kept(rows)[blocks[0]])
+        working = device.working_bytes(blocks, rows)
+    crossing = rows * _crossing_bytes(facts, blocks)
+    return MemoryUse(
+        weights=sum(b.weight_bytes for b in (*held, *borrowed)),
+        gradients=trainable + summed,
+        optimizer=facts.optimizer_slots * trainable,
+        activations=crossing * in_flight + kept if stage.recompute else kept * in_flight,
+        working=working,
+        buffers=2 * sum(b.buffer_bytes for b in held),
+        communication=waiting * crossing,
+    )
+
+
+def state_bytes(facts: ModelFacts, blocks: tuple[int, int]) -> int:
+    """Size of a snapshot of these blocks: what they own, with its optimizer state."""
+    held = facts.blocks[slice(*blocks)]
+    return sum(b.weight_bytes + b.buffer_bytes + facts.optimizer_slots * b.trainable_bytes for b in held)
+
+
+def _most_rows(plan: Plan, stage: Stage, share: int) -> int:
+    whole = len(stage.group) == 1 or stage.sharing == "turns"
+    return plan.micro_batch_size if whole else share
+
+
+def most_waiting(plan: Plan, facts: ModelFacts, index: int) -> int:
+    """Most micro-batches that wait between this stage and any it exchanges tensors with."""
+    stage_of_block = [i for i, stage in enumerate(plan.stages) for _ in range(*stage.blocks)]
+    pairs = {
+        (stage_of_block[crossing.producer], stage_of_block[consumer])
+        for crossing in facts.crossings
+        for consumer in crossing.consumers
+    }
+    return max((backlog(plan, a, b) for a, b in pairs if a != b and index in (a, b)), default=2)
+
+
+def _tied(facts: ModelFacts, blocks: tuple[int, int]) -> tuple[list[Block], list[Block]]:
+    """Owner blocks of tied weights: elsewhere but used in these blocks, and among these but used elsewhere."""
+    start, stop = blocks
+    borrowed, lent = set(), set()
+    for _, users in facts.tied:
+        owner, inside = users[0], [start <= user < stop for user in users]
+        if any(inside) and not inside[0]:
+            borrowed.add(owner)
+        elif inside[0] and not all(inside):
+            lent.add(owner)
+    return [facts.blocks[i] for i in sorted(borrowed)], [facts.blocks[i] for i in sorted(lent)]
+
+
+def _crossing_bytes(facts: ModelFacts, blocks: tuple[int, int]) -> int:
+    """Bytes per row that enter and leave these blocks, forward and backward."""
+    start, stop = blocks
+    total = 0
+    for crossing in facts.crossings:
+        enters = crossing.producer < start and any(start <= c < stop for c in crossing.consumers)
+        leaves = start <= crossing.producer < stop and any(c >= stop for c in crossing.consumers)
+        if enters or leaves:
+            total += crossing.sample_bytes * (2 if crossing.gradient else 1)
+    return total + sum(f.sample_bytes for f in facts.feeds if any(start <= c < stop for c in f.consumers))

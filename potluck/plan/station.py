@@ -1,0 +1,225 @@
+"""A stage and its group as the cost model sees them: how long it takes, what it sends, what it must remember."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+from potluck.plan.edges import Edges
+from potluck.plan.memory import stage_bytes
+from potluck.plan.schedule import most_in_flight
+from potluck.plan.shares import allocate
+from potluck.plan.tables import DeviceTables, Tables
+from potluck.types import COORDINATOR, Member, ModelFacts, Sharing, Stage
+
+
+@dataclass(frozen=True)
+class Station:
+    """One stage with its shares settled."""
+
+    stage: Stage  # its depth is the one it was made for
+    forward_s: tuple[float, float]  # occupancy, latency of one micro-batch
+    backward_s: tuple[float, float]
+    reduce_s: float
+    update_s: float
+    feed_s: float  # the coordinator's line is busy that long for one round
+    fixed_bytes: tuple[int, ...]  # by member: whatever the depth
+    kept_bytes: tuple[int, ...]  # by member: for each micro-batch in flight
+    waiting_bytes: tuple[int, ...]  # by member: for each micro-batch that waits on a link
+
+    @property
+    def busy_s(self) -> float:
+        """Occupancy of one micro-batch, forward and backward."""
+        return self.forward_s[0] + self.backward_s[0]
+
+    @property
+    def passage_s(self) -> float:
+        """Latency of one micro-batch, forward and backward."""
+        return self.forward_s[1] + self.backward_s[1]
+
+
+class Stations:
+    """Makes stations for one model, one profile and one micro-batch size; every answer is kept."""
+
+    def __init__(
+        self, facts: ModelFacts, tables: Tables, micro_batch_size: int, micro_batches: int, *, coupled_samples: bool
+    ) -> None:
+        self.facts, self.tables = facts, tables
+        self.rows, self.micro_batches = micro_batch_size, micro_batches
+        self._coupled_samples = coupled_samples
+        self.edges = Edges(facts)
+        self.cuts = [*self.edges.at_cuts(), (0, 0)]
+        self._known: dict[tuple[tuple[int, int], tuple[str, ...], int, bool], Station | None] = {}
+
+    def best(
+        self, blocks: tuple[int, int], devices: tuple[str, ...], depth: int, recompute: bool = False
+    ) -> Station | None:
+        """The fastest way for these devices to share these blocks, or None if they cannot or it does not fit."""
+        key = (blocks, devices, depth, recompute)
+        if key not in self._known:
+            found = [s for kind in self._kinds(blocks, devices) if (s := self._shared(*key, kind)) is not None]
+            self._known[key] = min(found, key=self._slowness, default=None)
+        return self._known[key]
+
+    def _slowness(self, station: Station) -> float:
+        return self.micro_batches * station.busy_s + station.passage_s
+
+    def _kinds(self, blocks: tuple[int, int], devices: tuple[str, ...]) -> tuple[Sharing, ...]:
+        held = self.facts.blocks[slice(*blocks)]
+        if len(devices) == 1:
+            return ("turns",)
+        if any(b.exclusive for b in held):
+            return ()
+        if any(b.coupled for b in held) and not self._coupled_samples:
+            return ("turns",)
+        return ("turns", "samples")
+
+    def _shared(
+        self, blocks: tuple[int, int], devices: tuple[str, ...], depth: int, recompute: bool, kind: Sharing
+    ) -> Station | None:
+        members = [self.tables.devices[d] for d in devices]
+        if kind == "turns":
+            per_turn = [self._step(m, blocks, self.rows, recompute) for m in members]
+            caps = [self._most_turns(m, blocks, len(members) > 1, depth, recompute) for m in members]
+            shares = allocate(lambda d, n: n * sum(per_turn[d]), self.micro_batches, caps, 1)
+        else:
+            caps = [self._most_rows(m, blocks, depth, recompute) for m in members]
+            shares = allocate(lambda d, n: sum(self._step(members[d], blocks, n, recompute)), self.rows, caps, 2)
+        if shares is None:
+            return None
+        group = tuple(Member(device=d, share=s) for d, s in zip(devices, shares, strict=True))
+        stage = Stage(blocks=blocks, group=group, sharing=kind, depth=depth, recompute=recompute)
+        station = self.of(stage)
+        return station if self.fits(station, depth, 2) else None
+
+    def of(self, stage: Stage) -> Station:
+        """The station of a stage whose shares are given."""
+        members = [self.tables.devices[m.device] for m in stage.group]
+        by_turns = stage.sharing == "turns" or len(members) == 1
+        rows = [self.rows if by_turns else m.share for m in stage.group]
+        steps = [self._step(t, stage.blocks, r, stage.recompute) for t, r in zip(members, rows, strict=True)]
+        if by_turns and len(members) > 1:
+            forward, backward = self._by_turns(stage, steps)
+        else:
+            worst_f, worst_b = max(f for f, _ in steps), max(b for _, b in steps)
+            forward, backward = (worst_f, worst_f), (worst_b, worst_b)
+        sizes = [self._bytes(t, stage, r, len(members) > 1) for t, r in zip(members, rows, strict=True)]
+        return Station(
+            stage=stage,
+            forward_s=forward,
+            backward_s=backward,
+            reduce_s=self._reduce_s(stage, members),
+            update_s=max(t.update[stage.blocks[1]] - t.update[stage.blocks[0]] for t in members),
+            feed_s=self._feed_s(stage, rows),
+            fixed_bytes=tuple(s[0] for s in sizes),
+            kept_bytes=tuple(s[1] for s in sizes),
+            waiting_bytes=tuple(s[2] for s in sizes),
+        )
+
+    def fits(self, station: Station, depth: int, waiting: int) -> bool:
+        """Whether every member has the memory for this depth and so many micro-batches waiting on its links."""
+        for place, member in enumerate(station.stage.group):
+            limit = self.tables.devices[member.device].memory_bytes
+            if limit and self.need_bytes(station, place, depth, waiting) > limit:
+                return False
+        return True
+
+    def need_bytes(self, station: Station, place: int, depth: int, waiting: int) -> int:
+        """Most bytes one member needs."""
+        stage = station.stage
+        shares = tuple(m.share for m in stage.group)
+        flying = _in_flight(stage.sharing, shares, place, depth, self.micro_batches)
+        return station.fixed_bytes[place] + flying * station.kept_bytes[place] + waiting * station.waiting_bytes[place]
+
+    def _step(self, member: DeviceTables, blocks: tuple[int, int], rows: int, recompute: bool) -> tuple[float, float]:
+        """Seconds of one forward and of one backward, with what sending and receiving cost the compute thread."""
+        start, stop = blocks
+        forward, backward = member.forward(rows), member.backward(rows)
+        f, b = float(forward[stop] - forward[start]), float(backward[stop] - backward[start])
+        (in_out, in_back), (out_out, out_back) = self.cuts[start], self.cuts[stop]
+        message_s, copy = member.profile.message_s, member.profile.copy_bytes_s
+        messages = (start > 0) + (stop < len(self.facts.blocks))
+        again = f if recompute else 0.0
+        f += messages * message_s
+        b += messages * message_s
+        if copy is not None:
+            f += rows * (in_out + out_out) / copy
+            b += rows * (in_back + out_back) / copy
+        return f, b + again
+
+    def _by_turns(
+        self, stage: Stage, steps: Sequence[tuple[float, float]]
+    ) -> tuple[tuple[float, float], tuple[float, float]]:
+        """Occupancy: the busiest member's time divided by the micro-batches. Latency: the mean over micro-batches."""
+        m = self.micro_batches
+        loads = [member.share * (f + b) for member, (f, b) in zip(stage.group, steps, strict=True)]
+        busiest = max(range(len(loads)), key=loads.__getitem__)
+        part = steps[busiest][0] / max(sum(steps[busiest]), 1e-12)
+        occupancy = loads[busiest] / m
+        shares = [member.share for member in stage.group]
+        mean_f = sum(n * f for n, (f, _) in zip(shares, steps, strict=True)) / m
+        mean_b = sum(n * b for n, (_, b) in zip(shares, steps, strict=True)) / m
+        return (occupancy * part, mean_f), (occupancy * (1 - part), mean_b)
+
+    def _reduce_s(self, stage: Stage, members: Sequence[DeviceTables]) -> float:
+        """Every member adds up its part of the gradients: parts go out, sums come back."""
+        if len(members) == 1:
+            return 0.0
+        size = sum(b.trainable_bytes for b in self.facts.blocks[slice(*stage.blocks)])
+        part, worst = size / len(members), 0.0
+        for one in members:
+            others = [o for o in members if o is not one]
+            wires = sum(self.tables.transfer_s(one.name, o.name, part) for o in others)
+            latency = max(self.tables.latency_s(one.name, o.name) for o in others)
+            copy = one.profile.copy_bytes_s
+            compute = 2 * len(others) * one.profile.message_s + (4 * size / copy if copy else 0.0)
+            worst = max(worst, 2 * (wires + latency) + compute)
+        return worst
+
+    def _feed_s(self, stage: Stage, rows: Sequence[int]) -> float:
+        size = self.edges.fed(stage.blocks)
+        by_turns = stage.sharing == "turns"
+        times = [m.share if by_turns else self.micro_batches for m in stage.group]
+        return sum(
+            n * self.tables.transfer_s(COORDINATOR, m.device, size * r)
+            for m, n, r in zip(stage.group, times, rows, strict=True)
+        )
+
+    def _bytes(self, member: DeviceTables, stage: Stage, rows: int, shared: bool) -> tuple[int, int, int]:
+        """Bytes whatever the depth, for each micro-batch in flight, and for each that waits on a link."""
+        bare = stage_bytes(self.facts, stage, rows=rows, in_flight=0, shared=shared, waiting=0, device=member)
+        one = stage_bytes(self.facts, stage, rows=rows, in_flight=1, shared=shared, waiting=1, device=member)
+        return bare.total, one.activations - bare.activations, one.communication - bare.communication
+
+    def _most_rows(self, member: DeviceTables, blocks: tuple[int, int], depth: int, recompute: bool) -> int:
+        """Most rows of every micro-batch that fit the member's memory."""
+        if not member.memory_bytes:
+            return self.rows
+        low, high = 0, self.rows
+        while low < high:  # memory grows with rows
+            rows = (low + high + 1) // 2
+            stage = Stage(blocks=blocks, group=(), sharing="samples", recompute=recompute)
+            use = stage_bytes(
+                self.facts, stage, rows=rows, in_flight=min(depth, self.micro_batches), shared=True, device=member
+            )
+            low, high = (rows, high) if use.total <= member.memory_bytes else (low, rows - 1)
+        return low
+
+    def _most_turns(self, member: DeviceTables, blocks: tuple[int, int], shared: bool, depth: int, again: bool) -> int:
+        """Most micro-batches of a round that keep the member's memory free enough."""
+        if not member.memory_bytes:
+            return self.micro_batches
+        stage = Stage(blocks=blocks, group=(), recompute=again)
+        bare, kept, waiting = self._bytes(member, stage, self.rows, shared)
+        room = member.memory_bytes - bare - 2 * waiting
+        flying = room // kept if kept else depth
+        if flying >= min(depth, self.micro_batches):
+            return self.micro_batches
+        return max(0, int(flying) * self.micro_batches // depth)
+
+
+@lru_cache(maxsize=4096)
+def _in_flight(sharing: Sharing, shares: tuple[int, ...], place: int, depth: int, micro_batches: int) -> int:
+    group = tuple(Member(device=str(i), share=s) for i, s in enumerate(shares))
+    return most_in_flight(Stage(blocks=(0, 1), group=group, sharing=sharing), str(place), depth, micro_batches)

@@ -1,0 +1,118 @@
+"""A profile as arrays: what a device needs for any run of blocks and any number of rows, without a loop over blocks."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from potluck.types import BlockProfile, DeviceProfile, Profile
+
+Array = NDArray[np.float64]
+
+
+class DeviceTables:
+    """One device: sums over blocks [0, i) at the measured row counts, and between them by straight lines.
+
+    Below the smallest measured row count the line through the first two is followed, but never below half the first:
+    fixed costs do not vanish. Above the largest, time grows in proportion.
+    """
+
+    def __init__(self, profile: DeviceProfile) -> None:
+        self.profile = profile
+        self.name = profile.device.name
+        self.memory_bytes = profile.device.memory_bytes
+        self.rows = sorted({t.rows for block in profile.blocks for t in block.timings})
+        self._measured = {
+            what: np.array([_prefix([_at(block, rows, what) for block in profile.blocks]) for rows in self.rows])
+            for what in ("forward_s", "backward_s", "kept_bytes")
+        }
+        self.working = np.array([[_at(b, rows, "working_bytes") for b in profile.blocks] for rows in self.rows])
+        self.update = _prefix([block.update_s for block in profile.blocks])
+        self._cached: dict[tuple[str, int], Array] = {}
+
+    def forward(self, rows: int) -> Array:
+        """Seconds of the forward pass of blocks [0, i), for each i."""
+        return self._sums("forward_s", rows)
+
+    def backward(self, rows: int) -> Array:
+        """Seconds of the backward pass of blocks [0, i), for each i."""
+        return self._sums("backward_s", rows)
+
+    def kept(self, rows: int) -> Array:
+        """Bytes that blocks [0, i) keep between forward and backward, for each i."""
+        return self._sums("kept_bytes", rows)
+
+    def step_s(self, blocks: tuple[int, int], rows: int) -> float:
+        """Seconds of one forward and one backward of these blocks."""
+        start, stop = blocks
+        forward, backward = self.forward(rows), self.backward(rows)
+        return float(forward[stop] - forward[start] + backward[stop] - backward[start])
+
+    def working_bytes(self, blocks: tuple[int, int], rows: int) -> int:
+        """Most bytes any one of these blocks needs beside what it keeps."""
+        per_block = _between(self.rows, self.working, rows)
+        return int(per_block[slice(*blocks)].max(initial=0.0))
+
+    def _sums(self, what: str, rows: int) -> Array:
+        found = self._cached.get((what, rows))
+        if found is None:
+            found = self._cached[what, rows] = _between(self.rows, self._measured[what], rows)
+        return found
+
+
+class Tables:
+    """All devices of a profile, and the links between them."""
+
+    def __init__(self, profile: Profile) -> None:
+        self.profile = profile
+        self.devices = {d.device.name: DeviceTables(d) for d in profile.devices}
+        self._links = {(link.source, link.target): link for link in profile.links}
+
+    def transfer_s(self, source: str, target: str, size_bytes: float) -> float:
+        """Seconds for which a message of this size occupies the way from one device to another."""
+        link = self._links.get((source, target))
+        return 0.0 if link is None or link.bandwidth_bytes_s is None else size_bytes / link.bandwidth_bytes_s
+
+    def latency_s(self, source: str, target: str) -> float:
+        """Seconds a message is on the way beside that."""
+        link = self._links.get((source, target))
+        return 0.0 if link is None else link.latency_s
+
+    @cached_property
+    def block_count(self) -> int:
+        """Blocks of the model."""
+        return len(self.profile.devices[0].blocks)
+
+
+def _at(block: BlockProfile, rows: int, what: str) -> float:
+    """A figure of a block at a row count that this block may not have been measured at."""
+    cells = block.timings
+    values = np.array([[float(getattr(cell, what))] for cell in cells])
+    return float(_between([cell.rows for cell in cells], values, rows)[0])
+
+
+def _between(known: list[int], values: Array, rows: int) -> Array:
+    """Values at a row count, from those at known ones (ascending), by straight lines."""
+    place = bisect_left(known, rows)
+    found: Array
+    if place < len(known) and known[place] == rows:
+        found = values[place]
+    elif place == len(known):  # beyond the largest
+        found = values[-1] * (rows / known[-1])
+    elif place > 0:
+        low, high = known[place - 1], known[place]
+        part = (rows - low) / (high - low)
+        found = values[place - 1] * (1 - part) + values[place] * part
+    elif len(known) == 1:
+        found = values[0] * max(0.5, rows / known[0])
+    else:
+        slope = (values[1] - values[0]) / (known[1] - known[0])
+        found = np.maximum(values[0] - slope * (known[0] - rows), values[0] * 0.5 * rows / known[0])
+    return found
+
+
+def _prefix(values: list[float]) -> Array:
+    return np.concatenate([[0.0], np.cumsum(values)])
