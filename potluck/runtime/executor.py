@@ -35,8 +35,7 @@ class Executor:
     def __init__(self, site: Site, sums: Sums, committer: Committer, throttle: Throttle) -> None:
         self.site, self.sums, self.committer, self.throttle = site, sums, committer, throttle
         self.stage = site.stage
-        first = site.group[0] == site.me
-        self.answers_for = [n for n in self.stage.trainable if site.layout.owner[n] == site.index and first]
+        self.answers_for = sums.answerable(site)
 
     def run_round(self, begin: Begin) -> Verdict:
         """Trains one round; returns its verdict, already obeyed."""
@@ -85,6 +84,7 @@ class _Round:
         self.outputs: dict[int, TensorMap] = {}
         self.gradients: dict[int, TensorMap] = {}
         self.backs: dict[int, dict[int, torch.Tensor | None]] = {}
+        self.norms: dict[str, float] = {}
 
     def walk(self) -> Ready:
         """Does everything up to the report."""
@@ -165,12 +165,15 @@ class _Round:
             self.trouble = f"non-finite values first appeared in {where}"
 
     def _reduce(self) -> None:
-        reduce_gradients(self.owner.site, self.owner.sums, self.begin.round)
+        reduce_gradients(self.owner.site, self.owner.sums, self.begin.round, self._measure_norms)
         share_statistics(self.owner.site, self.begin.round)
 
-    def _ready(self) -> Ready:
+    def _measure_norms(self) -> None:
         with self.owner.throttle:
-            norms = self.owner.stage.squared_norms(self.owner.answers_for)
+            self.norms = self.owner.stage.squared_norms(self.owner.answers_for)
+
+    def _ready(self) -> Ready:
+        norms = self.norms
         finite = self.finite and all(math.isfinite(n) for n in norms.values())
         if not all(_finite(value) for value in self.owner.stage.running.lonely()):
             finite, self.trouble = False, "BatchNorm met a micro-batch of one sample, whose variance is not defined,"

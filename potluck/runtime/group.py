@@ -6,7 +6,7 @@ So all holders get the same bits, and no device carries more than its part of th
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -18,6 +18,8 @@ from potluck.runtime.running_buffers import Statistic
 from potluck.types import Plan
 from potluck.wire.link import Tag
 
+_LARGE_BYTES = 1 << 16  # from here on a gradient travels as it is; smaller ones end to end in one piece
+
 
 @dataclass(frozen=True)
 class Sums:
@@ -25,6 +27,12 @@ class Sums:
 
     holders: dict[str, tuple[str, ...]]
     adder: dict[str, str]
+
+    def answerable(self, site: Site) -> list[str]:
+        """Parameters whose gradient norm this device reports: those it adds up, and those it alone holds."""
+        mine = [n for n in site.stage.trainable if site.layout.owner[n] == site.index]
+        alone = [n for n in mine if n not in self.holders]
+        return [n for n, adder in self.adder.items() if adder == site.me] + alone
 
 
 def share_sums(plan: Plan, users: Mapping[str, Sequence[int]], sizes: Mapping[str, int]) -> Sums:
@@ -41,10 +49,14 @@ def share_sums(plan: Plan, users: Mapping[str, Sequence[int]], sizes: Mapping[st
     return Sums(holders, adder)
 
 
-def reduce_gradients(site: Site, sums: Sums, round: int) -> None:
-    """Replaces this device's gradients of shared parameters by the sums."""
+def reduce_gradients(site: Site, sums: Sums, round: int, meanwhile: Callable[[], None]) -> None:
+    """Replaces this device's gradients of shared parameters by the sums.
+
+    `meanwhile` is called when this device's own sums are there and those of the others are still on their way.
+    """
     mine = {n: h for n, h in sums.holders.items() if site.me in h}
     if not mine:
+        meanwhile()
         return
     gradients = site.stage.gradients()
     peers = sorted({d for h in mine.values() for d in h if d != site.me})
@@ -57,50 +69,64 @@ def reduce_gradients(site: Site, sums: Sums, round: int) -> None:
     summed: dict[str, torch.Tensor | None] = {}
     for name, holders in mine.items():
         if sums.adder[name] == site.me:
-            summed[name] = _total([parts[holder][name] for holder in holders])
+            summed[name] = _total([parts[holder].pop(name) for holder in holders])
     for peer in peers:
         _send(site, peer, Tag("sum", round), [summed[n] for n in ours[peer]])
+    site.stage.set_gradients(summed)
+    meanwhile()
     for peer in peers:
         summed.update(_receive(site, peer, Tag("sum", round), theirs[peer]))
     site.stage.set_gradients(summed)
 
 
 def _total(parts: Sequence[torch.Tensor | None]) -> torch.Tensor | None:
-    """The sum in the given order; a holder without a gradient (no micro-batch of a short round) is left out."""
+    """The sum in the given order, in the memory of the first; who has no gradient (a short round) is left out."""
     total: torch.Tensor | None = None
     for part in parts:
         if part is not None:
-            total = part if total is None else total + part
+            total = part if total is None else total.add_(part)
     return total
 
 
 def _send(site: Site, peer: str, tag: Tag, tensors: Sequence[torch.Tensor | None]) -> None:
-    """Sends tensors end to end in one piece: a hundred small messages parts cost more than the copy."""
+    """Sends gradients: large ones as they are, the many small ones end to end, as a message part costs more."""
     if not tensors:
         return
     present = torch.tensor([t is not None for t in tensors])
-    kinds = {t.dtype: None for t in tensors if t is not None}
-    flat = [torch.cat([t.reshape(-1) for t in tensors if t is not None and t.dtype == kind]) for kind in kinds]
-    site.link.send(peer, tag, pack([present, *flat]), site.timeout_s)
+    given = [t for t in tensors if t is not None]
+    small: dict[torch.dtype, list[torch.Tensor]] = {}
+    for tensor in given:
+        if tensor.nbytes < _LARGE_BYTES:
+            small.setdefault(tensor.dtype, []).append(tensor.reshape(-1))
+    flat = [torch.cat(some) for some in small.values()]
+    large = [t.contiguous() for t in given if t.nbytes >= _LARGE_BYTES]
+    site.link.send(peer, tag, pack([present, *flat, *large]), site.timeout_s)
 
 
 def _receive(site: Site, peer: str, tag: Tag, names: Sequence[str]) -> dict[str, torch.Tensor | None]:
-    """The tensors of these parameters, as a peer sent them end to end."""
+    """The gradients of these parameters, as a peer sent them."""
     if not names:
         return {}
-    head, *flats = unpack(site.link.receive(peer, tag, site.timeout_s), site.stage.device)
+    head, *rest = unpack(site.link.receive(peer, tag, site.timeout_s), site.stage.device, copy=False)
     if head is None or len(head) != len(names):
         raise LinkError(f"damaged gradients arrived from {peer}; the link is broken")
-    flat_of = {flat.dtype: flat for flat in flats if flat is not None}
-    used = dict.fromkeys(flat_of, 0)
+    present = [site.stage.parameters[n] for n, there in zip(names, head.tolist(), strict=True) if there]
+    kinds = len({p.dtype for p in present if p.nbytes < _LARGE_BYTES})
+    flats = {t.dtype: iter(t.split(_sizes(present, t.dtype))) for t in rest[:kinds] if t is not None}
+    large = iter(rest[kinds:])
     found: dict[str, torch.Tensor | None] = dict.fromkeys(names)
-    for name, present in zip(names, head.tolist(), strict=True):
+    for name, there in zip(names, head.tolist(), strict=True):
         parameter = site.stage.parameters[name]
-        if present:
-            start = used[parameter.dtype]
-            used[parameter.dtype] = start + parameter.numel()
-            found[name] = flat_of[parameter.dtype][start : used[parameter.dtype]].view(parameter.shape)
+        if there:
+            arrived = next(large, None) if parameter.nbytes >= _LARGE_BYTES else next(flats[parameter.dtype])
+            if arrived is None or arrived.numel() != parameter.numel():
+                raise LinkError(f"damaged gradients of {name} arrived from {peer}; the link is broken")
+            found[name] = arrived.view(parameter.shape)
     return found
+
+
+def _sizes(parameters: Sequence[torch.Tensor], dtype: torch.dtype) -> list[int]:
+    return [p.numel() for p in parameters if p.dtype == dtype and p.nbytes < _LARGE_BYTES]
 
 
 def share_statistics(site: Site, round: int) -> None:

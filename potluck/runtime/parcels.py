@@ -44,8 +44,12 @@ def pack(tensors: Sequence[torch.Tensor | None]) -> list[Buffer]:
     return [msgspec.msgpack.encode(heads), *parts]
 
 
-def unpack(parts: Sequence[memoryview], device: torch.device) -> list[torch.Tensor | None]:
-    """The tensors of a message, on a device."""
+def unpack(parts: Sequence[memoryview], device: torch.device, *, copy: bool = True) -> list[torch.Tensor | None]:
+    """The tensors of a message, on a device.
+
+    Copied by default: the carrier aligns to 8 bytes only, and with the alignment BLAS may change its last bits. What
+    is only added and scaled, element by element, needs no copy.
+    """
     try:
         heads = _heads.decode(parts[0])
     except (msgspec.DecodeError, IndexError) as error:
@@ -53,19 +57,20 @@ def unpack(parts: Sequence[memoryview], device: torch.device) -> list[torch.Tens
     tensors: list[torch.Tensor | None] = []
     rest = iter(parts[1:])
     for head in heads:
-        tensors.append(None if head is None else _tensor(head, next(rest, memoryview(b"")), device))
+        tensors.append(None if head is None else _tensor(head, next(rest, memoryview(b"")), device, copy))
     return tensors
 
 
-def _tensor(head: _Head, raw: memoryview, device: torch.device) -> torch.Tensor:
+def _tensor(head: _Head, raw: memoryview, device: torch.device, copy: bool) -> torch.Tensor:
     dtype = torch_constant("dtype", head.dtype)
     count = 1
     for size in head.shape:
         count *= size
     if len(raw) != count * dtype.itemsize or sorted(head.order) != list(range(len(head.shape))):
         raise LinkError(f"a message says {head.shape} {head.dtype} but carries {len(raw)} bytes; the link is broken")
-    # Copied: the carrier aligns to 8 bytes only, and with the alignment BLAS may change its last bits.
-    flat = torch.frombuffer(raw, dtype=dtype).clone() if count else torch.empty(0, dtype=dtype)
+    flat = torch.frombuffer(raw, dtype=dtype) if count else torch.empty(0, dtype=dtype)
+    if copy:
+        flat = flat.clone()
     back = [0] * len(head.order)
     for place, axis in enumerate(head.order):
         back[axis] = place
