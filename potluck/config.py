@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from difflib import get_close_matches
 from ipaddress import IPv4Network
 from pathlib import Path
@@ -16,6 +16,7 @@ from typing import Any, ClassVar, TypeVar
 from potluck import units
 from potluck.address import plain_network, split_address
 from potluck.errors import InputError
+from potluck.types import DeviceSpec
 
 DEFAULT_FILE = Path("potluck.toml")
 PREFIX = "POTLUCK_"
@@ -57,8 +58,7 @@ def _whole(least: int) -> Callable[[object], int]:
 def _one_of(*choices: str) -> Callable[[object], str]:
     def read(value: object) -> str:
         if value not in choices:
-            near = get_close_matches(str(value), choices, n=1)
-            raise InputError(f"{value!r} is not known; {_nearest(near) or 'give one of ' + ', '.join(choices)}")
+            raise InputError(f"{value!r} is not known; {_did_you_mean(str(value), choices)}")
         return str(value)
 
     return read
@@ -71,7 +71,14 @@ def _path(value: object) -> Path:
 def _speeds(value: object) -> tuple[tuple[str, float], ...]:
     if isinstance(value, dict):  # local = {desk = 1, pi = 0.25}
         value = [f"{name}={_text(speed)}" for name, speed in value.items()]
-    return units.speeds(_texts(value))
+    found = units.speeds(_texts(value))
+    for name, _ in found:
+        _device_name(name)
+    return found
+
+
+def _device_name(value: object) -> str:
+    return DeviceSpec(name=_text(value)).name  # which refuses what cannot be a name
 
 
 def _sizes(value: object) -> tuple[int, ...]:
@@ -160,7 +167,7 @@ class JoinSettings(Settings):
 
     TABLE: ClassVar[str] = "join"
     READERS: ClassVar[dict[str, Callable[[object], Any]]] = {
-        "name": _text,
+        "name": _device_name,
         "device": _one_of("cpu", "cuda", "mps"),
         "threads": _whole(1),
         "speed": _one_speed,
@@ -204,8 +211,7 @@ def _from_environment(kind: type[Settings], environment: Mapping[str, str]) -> d
     known |= {PREFIX + name for name in NOT_SETTINGS}
     for name in environment:
         if name.startswith(PREFIX) and name not in known:
-            near = get_close_matches(name, sorted(known), n=1, cutoff=0.0)
-            raise InputError(f"{name}: unknown variable; {_nearest(near)} Correct it, or unset it")
+            raise InputError(f"{name}: unknown variable, correct or unset it; {_did_you_mean(name, known)}")
     given = {key: (PREFIX + key.upper(), environment.get(PREFIX + key.upper())) for key in kind.READERS}
     return {key: _read(kind, key, text, name) for key, (name, text) in given.items() if text}
 
@@ -218,14 +224,13 @@ def _from_file(kind: type[Settings], file: Path | None) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for table, content in _parse(file).items():
         if table not in tables or not isinstance(content, dict):
-            near = get_close_matches(table, tables, n=1, cutoff=0.0)
-            what = "unknown table" if isinstance(content, dict) else "a key outside any table"
-            raise InputError(f"{file}: {table}: {what}; put keys under [train] or [join] (nearest: [{near[0]}])")
+            if not isinstance(content, dict):
+                raise InputError(f"{file}: {table}: a key outside any table; put it under [train] or [join]")
+            raise InputError(f"{file}: [{table}]: unknown table; {_did_you_mean(table, tables)}")
         readers = tables[table].READERS
         for key, value in content.items():
             if key not in readers:
-                near = get_close_matches(key, readers, n=1, cutoff=0.0)
-                raise InputError(f"{file}: {table}.{key}: unknown key; {_nearest(near)}")
+                raise InputError(f"{file}: {table}.{key}: unknown key; {_did_you_mean(key, readers)}")
             read = _read(tables[table], key, value, f"{file}: {table}.{key}")
             if table == kind.TABLE:
                 found[key] = read
@@ -241,8 +246,12 @@ def _parse(file: Path) -> dict[str, Any]:
         raise InputError(f"{file}: not TOML ({error}); write keys as in docs/configuration.md") from None
 
 
-def _nearest(near: list[str]) -> str:
-    return f"did you mean {near[0]}?" if near else ""
+def _did_you_mean(given: str, known: Iterable[str]) -> str:
+    """The known name that was probably meant; all of them where none is near."""
+    choices = sorted(known)
+    prefix = PREFIX if given.startswith(PREFIX) else ""  # which all have in common: it makes no two of them alike
+    near = get_close_matches(given.removeprefix(prefix), [c.removeprefix(prefix) for c in choices], n=1)
+    return f"did you mean {prefix}{near[0]}?" if near else f"give one of {', '.join(choices)}"
 
 
 def _kind(value: object) -> str:

@@ -94,8 +94,9 @@ def _split(text: str, what: str, example: str) -> tuple[float, str]:
 
 def _unknown(text: str, unit: str, units: dict[str, int] | dict[str, float], what: str, example: str) -> InputError:
     folded = {known.lower(): known for known in units}
-    near = get_close_matches(unit.lower(), folded, n=1, cutoff=0.5)
-    hint = f"did you mean {folded[near[0]]}?" if near else f"give a {what} like {example}"
+    near = get_close_matches(unit.lower(), folded, n=1, cutoff=0.75)  # "m" is as near to "ms" as to "min"
+    known = f"give a {what} like {example}, in {', '.join(units)}"
+    hint = f"did you mean {folded[near[0]]}?" if near else known
     return InputError(f"{text!r} has the unknown unit {unit!r}; {hint}")
 
 

@@ -9,7 +9,7 @@ from typing import cast
 from potluck.address import check_reachable, split_address
 from potluck.config import JoinSettings
 from potluck.failures import complain, traceback_kept
-from potluck.types import DeviceKind, DeviceSpec
+from potluck.types import COORDINATOR, LONGEST_NAME, DeviceKind, DeviceSpec
 from potluck.verbs.here import cores
 from potluck.wire.local_address import address_towards, resolve
 
@@ -37,5 +37,5 @@ def join(address: str, settings: JoinSettings) -> int:
 
 def default_name(host_name: str) -> str:
     """A device name from a host name: its first part, with anything odd made a dash."""
-    name = re.sub(r"[^A-Za-z0-9_-]+", "-", host_name.partition(".")[0]).strip("-")
-    return name if name and name != "coordinator" else "device"
+    name = re.sub(r"[^A-Za-z0-9_-]+", "-", host_name.partition(".")[0]).strip("-")[:LONGEST_NAME]
+    return name if name and name != COORDINATOR else "device"

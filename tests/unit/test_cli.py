@@ -61,7 +61,7 @@ def test_no_verb_gives_help():
         (["train", "job.py", "--bandwidth", "100Mbitt"], "did you mean Mbit?"),
         (["train", "job.py", "--memory", "1 elephant"], "--memory"),
         (["train", "job.py", "--local", "1,2"], "--local"),
-        (["train", "job.py", "--local", "a b=1"], "device name 'a b'"),
+        (["train", "job.py", "--local", "a b=1"], "--local: device name 'a b'"),
         (["train", "job.py", "--timeout", "0"], "--timeout"),
         (["train", "job.py", "--devices", "many"], "--devices"),
         (["train", "job.py", "--carrier", "pigeon"], "--carrier"),
@@ -85,7 +85,8 @@ def test_no_verb_gives_help():
         (["join", "192.0.2.1:7117", "--plain-network", "10.0.0.0/8"], "192.0.2.1 is not in --plain-network"),
         (["join", "here"], "give HOST:PORT"),
         (["join", "127.0.0.1:0"], "there is no port 0"),
-        (["join", "127.0.0.1:1", "--name", "a b"], "device name 'a b'"),
+        (["join", "127.0.0.1:1", "--name", "a b"], "--name: device name 'a b'"),
+        (["join", "127.0.0.1:1", "--name", "x" * 65], "at most 64"),
         (["join", "127.0.0.1:1", "--device", "abacus"], "--device"),
         (["verify"], "give either a job file or --run DIR"),
         (["verify", "job.py", "--run", "full"], "give either a job file or --run DIR"),
@@ -200,7 +201,8 @@ def test_the_command_to_go_on_keeps_what_was_given():
 
 
 @pytest.mark.parametrize(
-    ("host", "name"), [("pi.local", "pi"), ("Bob's Mac", "Bob-s-Mac"), ("", "device"), ("coordinator", "device")]
+    ("host", "name"),
+    [("pi.local", "pi"), ("Bob's Mac", "Bob-s-Mac"), ("", "device"), ("coordinator", "device"), ("x" * 70, "x" * 64)],
 )
 def test_a_device_is_named_after_its_host(host, name):
     assert default_name(host) == name

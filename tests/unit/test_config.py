@@ -51,7 +51,9 @@ def test_a_file_may_use_lists_tables_and_numbers(tmp_path):
     ("text", "expected"),
     [
         ("[train]\nbandwith = '1Mbit'", "train.bandwith: unknown key; did you mean bandwidth?"),
-        ("[trian]\nlocal = '1'", "trian: unknown table"),
+        ("[train]\nelephants = 3", "train.elephants: unknown key; give one of bandwidth, carrier, devices, json, "),
+        ("[trian]\nlocal = '1'", "[trian]: unknown table; did you mean train?"),
+        ("[zoo]\nlocal = '1'", "[zoo]: unknown table; give one of join, train"),
         ("bandwidth = '1Mbit'", "bandwidth: a key outside any table"),
         ("[train]\nbandwidth = 100", "train.bandwidth: '100' has no unit"),
         ("[train]\nbandwidth = true", "train.bandwidth: True is a truth value"),
@@ -83,8 +85,22 @@ def test_a_missing_file_is_named(tmp_path):
 
 def test_an_unknown_variable_is_an_error_and_foreign_ones_are_not():
     settle(TrainSettings, {}, {"PATH": "x", "POTLUCK_DEBUG": "1", "POTLUCK_CONFIG": "x", "POTLUCK_NAME": "pi"})
-    with pytest.raises(InputError, match=r"POTLUCK_BANDWITH: unknown variable; did you mean POTLUCK_BANDWIDTH\?"):
+    with pytest.raises(InputError, match=r"POTLUCK_BANDWITH: unknown variable, .* did you mean POTLUCK_BANDWIDTH\?"):
         settle(TrainSettings, {}, {"POTLUCK_BANDWITH": "1Mbit"})
+    with pytest.raises(InputError, match=r"POTLUCK_ZOO: .* give one of POTLUCK_BANDWIDTH, POTLUCK_CARRIER, "):
+        settle(TrainSettings, {}, {"POTLUCK_ZOO": "1"})
+
+
+@pytest.mark.parametrize("name", ["", "a b", "a,b", "a/b", "k\u00fcche", "a\x1b[2J", "coordinator", "x" * 65])
+def test_a_device_name_is_a_short_word_of_printable_signs(name):
+    with pytest.raises(InputError, match=r"^--name: device name ") as caught:
+        settle(JoinSettings, {"name": name}, {})
+    assert str(caught.value).isprintable()
+    assert len(str(caught.value)) < 200
+    if "," not in name:
+        with pytest.raises(InputError, match=r"^--local: device name "):
+            settle(TrainSettings, {"local": f"{name}=1"}, {})
+    assert settle(JoinSettings, {"name": "x" * 64}, {}).name == "x" * 64
 
 
 def test_a_wrong_variable_or_flag_is_named():

@@ -31,7 +31,7 @@ def test_a_duration_is_seconds(text, seconds):
     ("read", "text", "hint"),
     [
         (size_bytes, "512mb", "did you mean MB?"),
-        (size_bytes, "512Mbit", "unknown unit 'Mbit'"),
+        (size_bytes, "512Mbit", "unknown unit 'Mbit'; give a size like 512MB, in B, kB, MB, "),
         (size_bytes, "-1MB", "give a number and a unit, like 512MB"),
         (size_bytes, "lots", "is no size"),
         (size_bytes, "1e400", "is no size"),
@@ -41,6 +41,7 @@ def test_a_duration_is_seconds(text, seconds):
         (rate_bytes_s, "0Mbit", "give a rate above 0"),
         (rate_bytes_s, "", "is no rate"),
         (duration_s, "5 parsecs", "unknown unit 'parsecs'"),
+        (duration_s, "5m", "give a duration like 90s, in ms, s, min, h"),
         (duration_s, "0s", "leaves no time"),
     ],
 )
