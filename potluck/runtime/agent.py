@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import queue
 import sys
 import threading
@@ -30,6 +31,7 @@ from potluck.wire.channel import Disconnected
 from potluck.wire.control import ControlClient
 from potluck.wire.link import Link
 from potluck.wire.messages import (
+    PROOF_VARIABLE,
     PROTOCOL,
     Begin,
     Evaluate,
@@ -83,7 +85,13 @@ class Agent:
     def serve(self) -> int:
         """Obeys until told to stop; a failure is reported to the coordinator before it ends this process."""
         self._client.send(
-            Hello(protocol=PROTOCOL, version=__version__, torch_version=str(torch.__version__), device=self._spec)
+            Hello(
+                protocol=PROTOCOL,
+                version=__version__,
+                torch_version=str(torch.__version__),
+                device=self._spec,
+                proof=os.environ.get(PROOF_VARIABLE, ""),
+            )
         )
         self._pump.start()
         try:

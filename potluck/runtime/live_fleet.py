@@ -47,6 +47,7 @@ class LiveFleet:
         self.roster = Roster(self.server, welcome)
         self.agents = self._stack.enter_context(LocalAgents(local, self.server.address))
         self._stack.callback(lambda: self.roster.broadcast(Stop(reason="finished")))
+        self.roster.proofs = self.agents.proofs
         self.roster.died = self.agents.died
         self.roster.interrupted = options.should_stop
         options.listening(self.server.address)
@@ -54,7 +55,7 @@ class LiveFleet:
         self.roster.gather(
             len(local) + options.joined if options.joined else [d.name for d in local],
             options.join_timeout_s if options.joined else _LOCAL_START_S,
-            lambda name: options.progress(f"{name} joined"),
+            options.progress,
         )
         self.roster.interrupted = lambda: False  # from here on an interrupt drains: rounds look at should_stop
         self.fleet = Fleet(devices=tuple(self.roster.specs.values()), bandwidth_bytes_s=self._bandwidth)

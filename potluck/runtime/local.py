@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 import subprocess
 import sys
 import tempfile
@@ -11,6 +12,7 @@ from collections.abc import Sequence
 from types import TracebackType
 
 from potluck.types import DeviceSpec
+from potluck.wire.messages import PROOF_VARIABLE
 
 _GRACE_S = 5.0
 
@@ -20,6 +22,8 @@ class LocalAgents:
 
     def __init__(self, devices: Sequence[DeviceSpec], address: str) -> None:
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
+        # In the environment, which other users cannot read, and not in the arguments, which they can.
+        self.proofs = {spec.name: secrets.token_hex(16) for spec in devices}
         self._logs: dict[str, tempfile._TemporaryFileWrapper[bytes]] = {}
         environment = {**os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
         try:
@@ -35,6 +39,7 @@ class LocalAgents:
                     str(spec.threads),
                 ]
                 environment["OMP_NUM_THREADS"] = environment["MKL_NUM_THREADS"] = str(spec.threads)
+                environment[PROOF_VARIABLE] = self.proofs[spec.name]
                 self.processes[spec.name] = subprocess.Popen(
                     command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, env=environment,
                     start_new_session=True,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import hmac
 import queue
 import time
 from collections.abc import Callable, Iterable
@@ -29,21 +30,27 @@ class Roster:
         self.links: dict[str, str] = {}
         self._room = 0  # how many may be here
         self._expected: set[str] | None = None  # only these, where their names are known
+        self.proofs: dict[str, str] = {}  # what the devices started here, by name, must say to be let in
+        self._gathering: Callable[[str], None] | None = None  # whom to tell, while devices may still come and go
         self.interrupted: Callable[[], bool] = lambda: False
         self.died: Callable[[], str | None] = lambda: None
 
     def gather(self, wanted: Iterable[str] | int, timeout_s: float, progress: Callable[[str], None]) -> None:
-        """Waits until the named devices, or so many of any name, have joined and opened their links."""
+        """Waits until the named devices, or so many of any name, have joined and opened their links.
+
+        One that leaves again meanwhile is forgotten, and its place is free.
+        """
         names = None if isinstance(wanted, int) else set(wanted)
         count = wanted if isinstance(wanted, int) else len(names or ())
-        self._room, self._expected = count, names
+        self._room, self._expected, self._gathering = count, names, progress
         deadline = time.monotonic() + timeout_s
         while len(self.links) < count or (names is not None and not names <= set(self.links)):
             missing = f"{count - len(self.links)} more" if names is None else ", ".join(sorted(names - set(self.links)))
             device, message = self.next(deadline, f"waiting for {missing} to join; start them, or check the network")
             if isinstance(message, Linked):
                 self.links[device] = message.address
-                progress(device)
+                progress(f"{device} joined")
+        self._gathering = None
 
     def send(self, device: str, message: FromCoordinator) -> None:
         self._server.send(self._numbers[device], message)
@@ -80,7 +87,9 @@ class Roster:
             if name is None:
                 continue
             if isinstance(message, Failed):
-                raise _failure(name, message)
+                if not self._forget(event.peer_id, message.text):
+                    raise _failure(name, message)
+                continue
             return name, message
 
     def explain(self, error: BaseException) -> BaseException:
@@ -109,9 +118,13 @@ class Roster:
             refusal = (
                 f"it speaks protocol {hello.protocol} (potluck {hello.version}), this is {PROTOCOL} ({__version__})"
             )
+        elif number in self._names:
+            refusal = f"this connection is {self._names[number]} already; join once for each device"
         elif name in self._numbers:
             refusal = f"a device named {name} is already here; join with another --name"
-        elif len(self._numbers) >= self._room or (self._expected is not None and name not in self._expected):
+        elif name in self.proofs and not hmac.compare_digest(self.proofs[name].encode(), hello.proof.encode()):
+            refusal = f"the name {name} belongs to a device of the coordinator's own machine; join with another --name"
+        elif not self._has_room(name) or (self._expected is not None and name not in self._expected):
             refusal = "the run has all its devices; join the next one"
         if refusal is not None:
             self._server.send(number, Stop(reason=refusal))
@@ -121,7 +134,24 @@ class Roster:
         self.specs[name] = hello.device
         self.send(name, self._welcome)
 
+    def _has_room(self, name: str) -> bool:
+        """Whether there is a place left; those of the devices started here are kept for them."""
+        kept = set() if name in self.proofs else set(self.proofs) - set(self._numbers)
+        return len(self._numbers) + len(kept) < self._room
+
+    def _forget(self, number: int, why: str) -> bool:
+        """Frees the place of a device that goes before training starts; False if the run cannot do without it."""
+        name = self._names.get(number)
+        if self._gathering is None or name is None or name in self.proofs:
+            return False
+        del self._names[number], self._numbers[name], self.specs[name]
+        self.links.pop(name, None)
+        self._gathering(f"{name} left again ({why}); waiting for another device")
+        return True
+
     def _lost(self, event: Disconnected) -> None:
+        if self._forget(event.peer_id, event.why):
+            return
         name = self._names.pop(event.peer_id, None)
         if name is not None:
             del self._numbers[name]

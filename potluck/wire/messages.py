@@ -8,6 +8,7 @@ from potluck.optimizers import Optimizer
 from potluck.types import DeviceSpec, Plan
 
 PROTOCOL = 1
+PROOF_VARIABLE = "_POTLUCK_PROOF"  # of the environment of a device that the coordinator starts itself; not a setting
 
 
 class Message(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -24,6 +25,7 @@ class Hello(Message, frozen=True, kw_only=True, tag="hello"):
     version: str
     torch_version: str
     device: DeviceSpec
+    proof: str = ""  # the word a device was started with, so that no other takes its place
 
 
 class Linked(Message, frozen=True, kw_only=True, tag="linked"):

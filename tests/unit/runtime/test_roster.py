@@ -9,8 +9,8 @@ import pytest
 from potluck.errors import DeviceError
 from potluck.runtime.roster import Roster
 from potluck.types import DeviceSpec
-from potluck.wire.channel import Received
-from potluck.wire.messages import PROTOCOL, Hello, Linked, Stop, Welcome
+from potluck.wire.channel import Disconnected, Received
+from potluck.wire.messages import PROTOCOL, Failed, Hello, Linked, Stop, Welcome
 
 
 class FakeServer:
@@ -27,8 +27,8 @@ class FakeServer:
     def disconnect(self, peer_id: int, why: str) -> None:
         self.cut_off.append(peer_id)
 
-    def arrives(self, peer_id: int, name: str, protocol: int = PROTOCOL) -> None:
-        hello = Hello(protocol=protocol, version="0", torch_version="0", device=DeviceSpec(name=name))
+    def arrives(self, peer_id: int, name: str, protocol: int = PROTOCOL, proof: str = "") -> None:
+        hello = Hello(protocol=protocol, version="0", torch_version="0", device=DeviceSpec(name=name), proof=proof)
         self.events.put(Received(peer_id, hello))
         self.events.put(Received(peer_id, Linked(address="127.0.0.1:1")))
 
@@ -83,3 +83,66 @@ def test_a_name_twice_or_another_protocol_is_turned_away(name, protocol, why):
     stop = next(message for number, message in server.sent if number == 2)
     assert isinstance(stop, Stop)
     assert why in stop.reason
+
+
+def test_one_that_leaves_while_others_are_awaited_is_forgotten_and_said():
+    roster, server = _roster()
+    said: list[str] = []
+    server.arrives(1, "a")
+    server.events.put(Disconnected(1, "the other side closed: bye"))
+    server.arrives(2, "b")
+    server.events.put(Received(2, Failed(text="no network")))
+    server.events.put(Disconnected(2, "the other side closed"))
+    server.arrives(3, "a")
+    server.arrives(4, "c")
+    roster.gather(2, 5.0, said.append)
+    assert set(roster.specs) == set(roster.links) == {"a", "c"}
+    assert said == [
+        "a joined",
+        "a left again (the other side closed: bye); waiting for another device",
+        "b joined",
+        "b left again (no network); waiting for another device",
+        "a joined",
+        "c joined",
+    ]
+
+
+def test_after_all_are_here_a_loss_ends_the_run():
+    roster, server = _roster()
+    server.arrives(1, "a")
+    roster.gather(1, 5.0, _nobody)
+    server.events.put(Disconnected(1, "nothing was heard from it"))
+    with pytest.raises(DeviceError, match="device a is gone"):
+        roster.next(time.monotonic() + 5.0, "waiting")
+
+
+def test_a_stranger_takes_neither_the_name_nor_the_place_of_a_device_started_here():
+    roster, server = _roster()
+    roster.proofs = {"local": "right"}
+    server.arrives(1, "local", proof="wrong")
+    server.arrives(2, "guest")
+    server.arrives(3, "second-guest")
+    server.arrives(4, "local", proof="right")
+    roster.gather(2, 5.0, _nobody)
+    assert set(roster.specs) == {"guest", "local"}
+    assert server.cut_off == [1, 3]
+
+
+def test_a_device_started_here_that_fails_ends_the_run_while_others_are_awaited():
+    roster, server = _roster()
+    roster.proofs = {"local": "right"}
+    server.arrives(1, "local", proof="right")
+    server.events.put(Received(1, Failed(text="no memory")))
+    with pytest.raises(DeviceError, match="device local: no memory"):
+        roster.gather(2, 5.0, _nobody)
+
+
+def test_one_connection_is_one_device():
+    roster, server = _roster()
+    server.arrives(1, "a")
+    server.arrives(1, "b")
+    server.events.put(Disconnected(1, "one is enough"))
+    server.arrives(2, "c")
+    server.arrives(3, "d")
+    roster.gather(2, 5.0, _nobody)
+    assert set(roster.specs) == {"c", "d"}
