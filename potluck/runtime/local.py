@@ -10,11 +10,13 @@ import tempfile
 import time
 from collections.abc import Sequence
 from types import TracebackType
+from typing import IO
 
 from potluck.types import DeviceSpec
 from potluck.wire.messages import PROOF_VARIABLE
 
 _GRACE_S = 5.0
+_LAST_BYTES = 64 * 1024  # of a log, in which its last line is
 
 
 class LocalAgents:
@@ -24,7 +26,7 @@ class LocalAgents:
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
         # In the environment, which other users cannot read, and not in the arguments, which they can.
         self.proofs = {spec.name: secrets.token_hex(16) for spec in devices}
-        self._logs: dict[str, tempfile._TemporaryFileWrapper[bytes]] = {}
+        self._logs: dict[str, IO[bytes]] = {}
         environment = {**os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
         try:
             for spec in devices:
@@ -48,8 +50,9 @@ class LocalAgents:
             self.close(_GRACE_S)
             raise
 
-    def _log(self, name: str) -> tempfile._TemporaryFileWrapper[bytes]:
-        log = tempfile.NamedTemporaryFile(prefix=f"potluck-{name}-", suffix=".log")  # noqa: SIM115 - closed in close()
+    def _log(self, name: str) -> IO[bytes]:
+        """A file without a name: nothing is left of it, however this process ends."""
+        log = tempfile.TemporaryFile()  # noqa: SIM115 - closed in close()
         self._logs[name] = log
         return log
 
@@ -70,8 +73,11 @@ class LocalAgents:
         return None
 
     def last_line(self, name: str) -> str:
-        with open(self._logs[name].name, errors="replace") as log:
-            lines = [line.strip() for line in log if line.strip()]
+        """The last thing a device said."""
+        log = self._logs[name].fileno()
+        # The device writes where this file stands, so it must not be moved by reading.
+        end = os.pread(log, _LAST_BYTES, max(0, os.fstat(log).st_size - _LAST_BYTES))
+        lines = [line.strip() for line in end.decode(errors="replace").splitlines() if line.strip()]
         return lines[-1] if lines else "it said nothing"
 
     def close(self, grace_s: float) -> None:

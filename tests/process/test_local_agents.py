@@ -1,0 +1,36 @@
+"""Agents that a coordinator starts: nothing is left of them, and their last words are known."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from potluck.runtime.local import LocalAgents
+from potluck.types import DeviceSpec
+from potluck.wire.messages import PROOF_VARIABLE
+
+NOBODY = "127.0.0.1"  # no port: refused at once
+
+
+def test_what_a_device_says_is_known_and_kept_in_no_file_with_a_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    with LocalAgents([DeviceSpec(name="a")], NOBODY) as agents:
+        assert list(tmp_path.iterdir()) == []
+        agents.processes["a"].wait(30.0)
+        assert "ended with code 2: potluck: " in (agents.died() or "")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_device_knows_its_word_from_its_environment_only() -> None:
+    with LocalAgents([DeviceSpec(name="a"), DeviceSpec(name="b")], NOBODY) as agents:
+        assert agents.proofs["a"] != agents.proofs["b"]
+        folder = Path(f"/proc/{agents.processes['b'].pid}")
+        if not folder.is_dir():
+            pytest.skip("no /proc here")
+        assert f"{PROOF_VARIABLE}={agents.proofs['b']}".encode() in (folder / "environ").read_bytes().split(b"\0")
+        assert agents.proofs["b"].encode() not in (folder / "cmdline").read_bytes()
+    assert PROOF_VARIABLE not in os.environ
