@@ -6,15 +6,17 @@ written as the strings "nan", "inf" and "-inf" and read back as numbers.
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal
 
 import msgspec
 
-from potluck.errors import InputError
+from potluck.errors import InputError, PotluckError
 from potluck.types import Plan, RoundRecord, Value
 
 RECORDS = "records.jsonl"
@@ -114,13 +116,26 @@ class RecordLog:
     """records.jsonl, open for appending. Every record can be read as soon as `append` returns."""
 
     def __init__(self, path: Path) -> None:
-        self._file = path.open("ab")
+        self._path = path
+        self._lock = threading.Lock()  # records of checkpoints come from another thread
+        self._file = path.open("ab", buffering=0)  # what could not be written must not be tried again later
         _cut_torn_end(path)
 
     def append(self, record: Record) -> None:
-        """Add a record."""
-        self._file.write(encode(record) + b"\n")
-        self._file.flush()
+        """Add a record, whole or not at all; a PotluckError if there is no room for it."""
+        line = encode(record) + b"\n"
+        with self._lock:
+            end = os.fstat(self._file.fileno()).st_size
+            try:
+                while line:
+                    line = line[self._file.write(line) :]
+            except OSError as error:
+                with contextlib.suppress(OSError):  # else the torn end is cut when the file is opened again
+                    os.truncate(self._path, end)
+                raise PotluckError(
+                    f"{self._path}: cannot be written: {error.strerror}; "
+                    "free some space there, then go on from the last checkpoint with --resume"
+                ) from error
 
     def close(self) -> None:
         """Close the file."""

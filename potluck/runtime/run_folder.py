@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import time
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import save_file
 
 from potluck.control.ledger import LEDGER, Ledger, RunFacts, write_facts
@@ -74,8 +76,12 @@ def save_model(path: Path, weights: Mapping[str, torch.Tensor]) -> Path:
     try:
         save_file(separate(weights), fresh)
         fresh.rename(final)
-    except OSError as error:
-        raise PotluckError(f"{final}: cannot be written ({error}); free some space there") from error
+    except (OSError, SafetensorError) as error:
+        with contextlib.suppress(OSError):
+            fresh.unlink(missing_ok=True)  # on a full disk, what is useless must not take room
+        raise PotluckError(
+            f"{final}: cannot be written ({error}); free some space there, then run once more with --resume"
+        ) from error
     return final
 
 
