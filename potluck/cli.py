@@ -111,7 +111,9 @@ def train(job: str, resume: bool, config: Path | None, **flags: Any) -> int:
 @click.argument("address", metavar="HOST:PORT")
 @click.option("--name", help="What this device is called.  [default: the host's name]")
 @click.option("--device", metavar="KIND", help="What computes: cpu, cuda or mps.  [default: cpu]")
-@click.option("--threads", metavar="N", help="CPU threads to use.  [default: all cores]")
+@click.option(
+    "--threads", metavar="N", help="CPU threads to use.  [default: all cores, shared with devices that run here]"
+)
 @click.option("--speed", metavar="X", help="Emulation: 0.5 computes at half speed.  [default: 1]")
 @click.option("--memory", metavar="SIZE", help="Most memory to use: 512MB.  [default: no limit]")
 @_PLAIN

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import os
 import re
 import socket
+from collections.abc import Iterable, Sequence
+from pathlib import PurePath
 from typing import cast
 
 from potluck.address import check_reachable, split_address
 from potluck.config import JoinSettings
+from potluck.errors import InputError
 from potluck.failures import complain, traceback_kept
 from potluck.types import COORDINATOR, LONGEST_NAME, DeviceKind, DeviceSpec
 from potluck.verbs.here import cores
 from potluck.wire.local_address import address_towards, resolve
+
+EXIT_OVER = 1  # of an agent that was told to stop before its run was finished
 
 
 def join(address: str, settings: JoinSettings) -> int:
@@ -26,16 +32,48 @@ def join(address: str, settings: JoinSettings) -> int:
         name=settings.name or default_name(socket.gethostname()),
         kind=cast(DeviceKind, settings.device),
         memory_bytes=settings.memory,
-        threads=settings.threads or cores(),
+        threads=settings.threads or _choose_threads(),
         speed=settings.speed,
     )
     from potluck.runtime.agent import run_agent
 
+    said: list[str] = []
+
+    def say(text: str) -> None:
+        said.append(text)
+        complain(text)
+
     with traceback_kept():
-        return run_agent(f"{there}:{port}", spec, str(here), complain)
+        code = run_agent(f"{there}:{port}", spec, str(here), say)
+    return InputError.exit_code if code == EXIT_OVER and was_refused(spec.name, said) else code
 
 
 def default_name(host_name: str) -> str:
     """A device name from a host name: its first part, with anything odd made a dash."""
     name = re.sub(r"[^A-Za-z0-9_-]+", "-", host_name.partition(".")[0]).strip("-")[:LONGEST_NAME]
     return name if name and name != COORDINATOR else "device"
+
+
+def was_refused(name: str, said: Sequence[str]) -> bool:
+    """Whether the coordinator turned the device away: it said why instead of letting it in, and did not vanish."""
+    let_in = any(line.startswith(f"{name} joined ") for line in said)
+    return bool(said) and not let_in and not said[-1].startswith("the coordinator is gone")
+
+
+def count_devices(command_lines: Iterable[Sequence[str]]) -> int:
+    """How many of these processes are devices of potluck."""
+    pairs = (zip(line, line[1:], strict=False) for line in command_lines)
+    return sum(any(PurePath(a).name == "potluck" and b == "join" for a, b in pair) for pair in pairs)
+
+
+def _choose_threads() -> int:
+    """All cores, or this device's part of them where others compute on this machine already; says which."""
+    import psutil  # only here, so that `potluck --help` stays quick
+
+    running = psutil.process_iter(["cmdline"])
+    others = count_devices(p.info["cmdline"] or () for p in running if p.pid != os.getpid())
+    threads = max(1, cores() // (others + 1))
+    # More threads than cores make every one of them wait for the others at each operator: several times slower.
+    why = ", as potluck computes on this machine already" if others else ""
+    complain(f"computing with {threads} of {cores()} cores{why}; --threads changes it")
+    return threads

@@ -178,3 +178,18 @@ def test_a_device_joins_from_elsewhere_by_the_line_that_train_prints(potluck):
     out, err = train.communicate(timeout=DEADLINE_S)
     assert train.returncode == 0, err
     assert json.loads(out.splitlines()[-1])["rounds"] == 20
+
+
+def test_a_name_that_is_taken_is_refused_with_the_way_out(potluck):
+    train = potluck.start("train", potluck.job(rounds=20), "--local", "desk=1", "--devices", "1", "--json")
+    arguments = _wait_for_line(train, "on each other device run:")[-1].partition("potluck ")[2].split()
+    _wait_for_line(train, "desk joined")
+    code, _, err = potluck.run(*arguments, "--name", "desk", "--threads", "1")
+    assert code == 2, err
+    assert "--name" in err.splitlines()[-1]
+    code, _, err = potluck.run(*arguments, "--name", "guest")
+    assert code == 0, err
+    assert "computing with " in err
+    assert "--threads changes it" in err
+    out, err = train.communicate(timeout=DEADLINE_S)
+    assert train.returncode == 0, err

@@ -7,7 +7,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from potluck.cli import main
-from potluck.verbs.join import default_name
+from potluck.verbs.join import count_devices, default_name, was_refused
 from potluck.verbs.train import resume_command
 
 VERBS = ("demo", "train", "join", "verify")
@@ -206,3 +206,25 @@ def test_the_command_to_go_on_keeps_what_was_given():
 )
 def test_a_device_is_named_after_its_host(host, name):
     assert default_name(host) == name
+
+
+def test_devices_on_this_machine_are_counted_however_they_were_started():
+    ours = [
+        ["python3", "-m", "potluck", "join", "10.0.0.1:7117"],
+        ["/usr/bin/python3", "/home/a/.venv/bin/potluck", "join", "10.0.0.1:7117"],
+    ]
+    others = [[], ["potluck"], ["potluck", "train", "join.py"], ["vi", "potluck", "join.py"], ["sshd", "join"]]
+    assert count_devices([*ours, *others]) == 2
+
+
+@pytest.mark.parametrize(
+    ("said", "refused"),
+    [
+        (["a device named pi is already here; join with another --name"], True),
+        (["pi joined 10.0.0.1:7117", "the run failed: a device is gone"], False),
+        (["the coordinator is gone (it closed the connection)"], False),
+        ([], False),
+    ],
+)
+def test_a_device_that_was_turned_away_knows(said, refused):
+    assert was_refused("pi", said) is refused
