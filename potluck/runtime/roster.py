@@ -130,6 +130,7 @@ class Roster:
             self._server.send(number, Stop(reason=refusal))
             self._server.disconnect(number, refusal)
             return
+        self._server.accept(number)
         self._numbers[name], self._names[number] = number, name
         self.specs[name] = hello.device
         self.send(name, self._welcome)

@@ -19,6 +19,9 @@ SILENCE_S = 3.0  # above the 2 s that a device may hold the interpreter lock
 PINGS_PER_SILENCE = 6
 MAX_MESSAGE_BYTES = 16 * 2**20
 MAX_PENDING_BYTES = 64 * 2**20  # queued for a side that reads too slowly
+MAX_STRANGERS = 1024  # connected and not yet accepted
+STRANGER_MESSAGES = 16  # that one who is not yet accepted may send: a greeting is enough,
+STRANGER_BYTES = 256 * 1024  # and short
 CLOSE_S = 1.0
 GOODBYE = "the other side closed"
 
@@ -49,6 +52,22 @@ class Disconnected:
     def said_goodbye(self) -> bool:
         """Whether the other side closed it in order, rather than vanish."""
         return self.why.startswith(GOODBYE)
+
+
+@dataclass
+class Stranger:
+    """Somebody who is connected and not accepted."""
+
+    messages: int = 0
+    size: int = 0
+
+    def may_say(self, size: int) -> bool:
+        """Whether one more message of this size is within what is kept of strangers."""
+        if self.messages >= STRANGER_MESSAGES or self.size + size > STRANGER_BYTES:
+            return False
+        self.messages += 1
+        self.size += size
+        return True
 
 
 class LoopThread:
@@ -99,7 +118,7 @@ class Conversation(Generic[In]):
         self,
         socket: web.WebSocketResponse | ClientWebSocketResponse,
         decoder: msgspec.json.Decoder[In],
-        deliver: Callable[[In], None],
+        deliver: Callable[[In, int], None],  # a message and its length
         silence_s: float,
     ) -> None:
         self._socket = socket
@@ -156,7 +175,7 @@ class Conversation(Generic[In]):
             match message.type:
                 case WSMsgType.TEXT:
                     try:
-                        self._deliver(self._decoder.decode(message.data))
+                        self._deliver(self._decoder.decode(message.data), len(message.data))
                     except msgspec.MsgspecError as error:
                         return f"it sent a malformed message: {error}"
                 case WSMsgType.PING:

@@ -6,6 +6,7 @@ import asyncio
 import errno
 import hashlib
 import itertools
+import logging
 import queue
 import time
 from typing import Any, Generic, TypeVar
@@ -18,12 +19,14 @@ from potluck.errors import DeviceError, InputError
 from potluck.wire.channel import (
     CLOSE_S,
     MAX_MESSAGE_BYTES,
+    MAX_STRANGERS,
     SILENCE_S,
     Connected,
     Conversation,
     Disconnected,
     LoopThread,
     Received,
+    Stranger,
 )
 
 In = TypeVar("In")
@@ -33,9 +36,16 @@ CONTROL_PATH = "/control"
 RETRY_S = 0.1
 SERVER_PEER_ID = 0  # of the only peer that a client has
 
+# aiohttp would show a traceback for every scanner that speaks something else than HTTP.
+_quiet = logging.getLogger("potluck.wire.control")
+_quiet.disabled = True
+
 
 class ControlServer(Generic[In, Out]):
-    """The coordinator's side. What happens arrives in `events`: a peer killed, at once; one gone silent, after 3 s."""
+    """The coordinator's side. What happens arrives in `events`: a peer killed, at once; one gone silent, after 3 s.
+
+    Until a peer is accepted, only a few messages of it are kept; the others are dropped and counted.
+    """
 
     def __init__(
         self,
@@ -52,6 +62,8 @@ class ControlServer(Generic[In, Out]):
         self._max_message_bytes = max_message_bytes
         self._blobs: dict[str, bytes] = {}
         self._conversations: dict[int, Conversation[In]] = {}
+        self._strangers: dict[int, Stranger] = {}
+        self.dropped_messages = 0
         self._numbers = itertools.count(1)
         self._thread = LoopThread("control server")
         try:
@@ -63,6 +75,10 @@ class ControlServer(Generic[In, Out]):
     def send(self, peer_id: int, message: Out) -> None:
         """Queue a message, from any thread. To a peer that is gone it goes nowhere: `Disconnected` says so."""
         self._thread.post(self._post, peer_id, msgspec.json.encode(message))
+
+    def accept(self, peer_id: int) -> None:
+        """Let a peer say as much as it likes from now on, from any thread."""
+        self._strangers.pop(peer_id, None)
 
     def offer(self, digest: str, data: bytes) -> None:
         """Let clients fetch these bytes by their SHA-256, from now on."""
@@ -86,7 +102,7 @@ class ControlServer(Generic[In, Out]):
         app = web.Application()
         app.router.add_get(CONTROL_PATH, self._converse)
         app.router.add_get("/blob/{digest}", self._blob)
-        runner = web.AppRunner(app, access_log=None, shutdown_timeout=CLOSE_S)
+        runner = web.AppRunner(app, access_log=None, logger=_quiet, shutdown_timeout=CLOSE_S)
         await runner.setup()
         try:
             await web.TCPSite(runner, host, port).start()
@@ -104,14 +120,17 @@ class ControlServer(Generic[In, Out]):
         if "Origin" in request.headers:
             # Browsers always send it: no web page that the user happens to visit may join the fleet.
             raise web.HTTPForbidden(text="the control channel is not for browsers")
+        if len(self._strangers) >= MAX_STRANGERS:
+            raise web.HTTPServiceUnavailable(text="too many are waiting to be let in; try again later")
         socket = web.WebSocketResponse(
             autoping=False, timeout=CLOSE_S, max_msg_size=self._max_message_bytes, compress=False
         )
         await socket.prepare(request)
         peer_id = next(self._numbers)
         conversation = Conversation(
-            socket, self._decoder, lambda message: self.events.put(Received(peer_id, message)), self._silence_s
+            socket, self._decoder, lambda message, size: self._hear(peer_id, message, size), self._silence_s
         )
+        self._strangers[peer_id] = Stranger()
         self._conversations[peer_id] = conversation
         self.events.put(Connected(peer_id))
         why = "this side is closing"
@@ -119,9 +138,17 @@ class ControlServer(Generic[In, Out]):
             why = await conversation.run()
         finally:
             del self._conversations[peer_id]
+            self._strangers.pop(peer_id, None)
             self.events.put(Disconnected(peer_id, why))
         await conversation.close(why)
         return socket
+
+    def _hear(self, peer_id: int, message: In, size: int) -> None:
+        stranger = self._strangers.get(peer_id)
+        if stranger is not None and not stranger.may_say(size):
+            self.dropped_messages += 1
+        else:
+            self.events.put(Received(peer_id, message))
 
     async def _blob(self, request: web.Request) -> web.Response:
         data = self._blobs.get(request.match_info["digest"])
@@ -250,7 +277,7 @@ class ControlClient(Generic[In, Out]):
             response.raise_for_status()
             return await response.read()
 
-    def _deliver(self, message: In) -> None:
+    def _deliver(self, message: In, size: int) -> None:
         self.inbox.put(Received(SERVER_PEER_ID, message))
 
     def _post(self, data: bytes) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import ctypes
 import hashlib
 import os
@@ -22,7 +23,7 @@ import msgspec
 import pytest
 
 from potluck.errors import DeviceError, InputError
-from potluck.wire.channel import Connected, Disconnected, Received
+from potluck.wire.channel import STRANGER_BYTES, STRANGER_MESSAGES, Connected, Disconnected, Received
 from potluck.wire.control import ControlClient, ControlServer
 
 HERE = Path(__file__).parent
@@ -103,6 +104,7 @@ async def speak_raw(address: str, text: str | bytes) -> tuple[int | None, str]:
 def test_messages_arrive_in_order_both_ways(server: Server, connect: Callable[..., Client]) -> None:
     client = connect()
     peer_id = next_event(server, Connected).peer_id
+    server.accept(peer_id)
     for number in range(100):
         client.send(Say(f"to server {number}"))
         server.send(peer_id, Hold(number))
@@ -228,6 +230,44 @@ def test_blobs_are_fetched_by_digest_and_verified(server: Server, connect: Calla
     server._blobs[digest] = b"something else"  # a coordinator that lies
     with pytest.raises(DeviceError, match="is something else"):
         client.fetch(digest, SOON_S)
+
+
+# --- strangers
+
+
+@pytest.mark.parametrize(("count", "size"), [(200, 1), (40, STRANGER_BYTES // 10), (3, STRANGER_BYTES + 1)])
+def test_of_one_who_is_not_accepted_only_a_few_messages_are_kept(
+    server: Server, connect: Callable[..., Client], count: int, size: int
+) -> None:
+    client = connect()
+    next_event(server, Connected)
+    for _ in range(count):
+        client.send(Say("x" * size))
+    client.close()
+    kept = 0
+    while isinstance(server.events.get(timeout=SOON_S), Received):
+        kept += 1
+    assert kept <= STRANGER_MESSAGES
+    assert kept * size <= STRANGER_BYTES
+    assert kept + server.dropped_messages == count
+
+
+def test_garbage_on_the_control_port_is_not_talked_about(
+    server: Server, connect: Callable[..., Client], capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    host, _, port = server.address.rpartition(":")
+    for garbage in (b"\x16\x03\x01\x02\x00\x01\x00\xfc\r\n\r\n", b"GET / HTTP/9.9\r\nbad header\r\n\r\n", b"\0" * 9000):
+        with socket.create_connection((host, int(port)), timeout=SOON_S) as raw:
+            raw.sendall(garbage)
+            raw.shutdown(socket.SHUT_WR)
+            with contextlib.suppress(ConnectionError):
+                while raw.recv(4096):
+                    pass
+    connect().send(Say("still here"))
+    next_event(server, Connected)
+    assert next_event(server, Received).message == Say("still here")
+    assert capfd.readouterr() == ("", "")
+    assert caplog.text == ""
 
 
 # --- who is alive

@@ -20,12 +20,16 @@ class FakeServer:
         self.events: queue.Queue[Any] = queue.Queue()
         self.sent: list[tuple[int, object]] = []
         self.cut_off: list[int] = []
+        self.accepted: list[int] = []
 
     def send(self, peer_id: int, message: object) -> None:
         self.sent.append((peer_id, message))
 
     def disconnect(self, peer_id: int, why: str) -> None:
         self.cut_off.append(peer_id)
+
+    def accept(self, peer_id: int) -> None:
+        self.accepted.append(peer_id)
 
     def arrives(self, peer_id: int, name: str, protocol: int = PROTOCOL, proof: str = "") -> None:
         hello = Hello(protocol=protocol, version="0", torch_version="0", device=DeviceSpec(name=name), proof=proof)
@@ -126,6 +130,7 @@ def test_a_stranger_takes_neither_the_name_nor_the_place_of_a_device_started_her
     roster.gather(2, 5.0, _nobody)
     assert set(roster.specs) == {"guest", "local"}
     assert server.cut_off == [1, 3]
+    assert server.accepted == [2, 4]
 
 
 def test_a_device_started_here_that_fails_ends_the_run_while_others_are_awaited():
