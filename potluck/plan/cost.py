@@ -2,8 +2,8 @@
 
 Seconds come from the recurrence of `plan/pipeline.py` over stations (`plan/station.py`), bytes from `plan/memory.py`.
 The event simulation (`plan/events.py`) walks the same action lists device by device and is the finer of the two; it
-differs where this model takes means: groups by turns whose members differ, messages that queue behind those of another
-stage, half-duplex and shared media, the coordinator's line.
+differs where this model is coarse: a group by samples has one clock, of its slowest member and its busiest line; on
+half-duplex and shared media messages take turns in the order of the recurrence; feeds only bound the round from below.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from potluck.plan.tables import Array, Tables
 from potluck.types import ModelFacts, Plan, Profile
 
 Line = tuple[Station, ...]  # one plan: its stations in order
+_Sent = tuple[tuple[float, ...], tuple[float, ...]]
 _Tied = tuple[tuple[Pair, int], ...]  # stages that share a weight, and its bytes
 _Likeness = tuple[
     tuple[int, ...], tuple[Pair, ...], tuple[Pair, ...], _Tied
@@ -53,7 +54,7 @@ class CostModel:
         self.rows, self.micro_batches = micro_batch_size, micro_batches
         self.tables = tables or Tables(profile)
         self.stations = Stations(facts, self.tables, micro_batch_size, micro_batches, coupled_samples=coupled_samples)
-        self._wires: dict[tuple[int, int, int, bool], tuple[Line, tuple[float, float]]] = {}
+        self._wires: dict[tuple[int, int, int, bool], tuple[Line, _Sent]] = {}
 
     def line(self, shape: Shape) -> Line | None:
         """The stations of a shape with their best shares, or None if a group cannot or it does not fit."""
@@ -113,11 +114,10 @@ class CostModel:
                 self.wire(line[a], line[b], sizes[way][pair], back=bool(way))
                 for line, sizes in zip(lines, edges, strict=True)
             ]
-            return Wire(np.array([w[0] for w in both]), np.array([w[1] for w in both]))
+            return Wire(self._by_micro_batch([w[0] for w in both]), self._by_micro_batch([w[1] for w in both]))
 
         return Pipeline(
-            forward=[_work([s.forward_s for s in column]) for column in columns],
-            backward=[_work([s.backward_s for s in column]) for column in columns],
+            stages=[self._work(column) for column in columns],
             out={pair: wire(pair, 0) for pair in out_pairs},
             back={pair: wire(pair, 1) for pair in back_pairs},
             begin_s=[np.array([s.update_s for s in column]) for column in columns],
@@ -125,6 +125,22 @@ class CostModel:
             micro_batches=self.micro_batches,
             medium=self.profile.medium,
         )
+
+    def _work(self, column: Sequence[Station]) -> Work:
+        """One stage of many plans."""
+        if all(len(s.forward_s) == 1 for s in column):
+            alone = ([s.forward_s for s in column], [s.backward_s for s in column])
+            return Work(self._by_micro_batch(alone[0]), self._by_micro_batch(alone[1]), None)
+        holder = np.array([s.turns for s in column], dtype=np.intp).T
+        forward = [tuple(s.forward_s[place] for place in s.turns) for s in column]
+        backward = [tuple(s.backward_s[place] for place in s.turns) for s in column]
+        return Work(self._by_micro_batch(forward), self._by_micro_batch(backward), holder)
+
+    def _by_micro_batch(self, seconds: Sequence[tuple[float, ...]]) -> Array:
+        """Micro-batches × plans; a plan with one figure has it for all of them."""
+        if all(len(s) == 1 for s in seconds):
+            return np.broadcast_to(np.array([s[0] for s in seconds]), (self.micro_batches, len(seconds)))
+        return np.array([s if len(s) > 1 else s * self.micro_batches for s in seconds]).T
 
     def _round(self, lines: Sequence[Line], pipeline: Pipeline, tied: _Tied) -> Array:
         finished = finish_s(pipeline)
@@ -156,28 +172,27 @@ class CostModel:
         there = self.tables.transfer_s(one, other, size) + self.tables.latency_s(one, other)
         return there + self.tables.transfer_s(other, one, size) + self.tables.latency_s(other, one)
 
-    def wire(self, a: Station, b: Station, row_bytes: int, *, back: bool) -> tuple[float, float]:
-        """Occupancy and further latency of what one micro-batch sends between two stages."""
+    def wire(self, a: Station, b: Station, row_bytes: int, *, back: bool) -> _Sent:
+        """Occupancy and further latency of what is sent between two stages, by micro-batch or one for all."""
         key = (id(a), id(b), row_bytes, back)
         known = self._wires.get(key)
         if known is not None and known[0][0] is a and known[0][1] is b:  # an id may be used again
             return known[1]
-        found = self._wire(a, b, row_bytes, back)
+        alone = len(a.stage.group) == len(b.stage.group) == 1
+        found = self._sent_alone(a, b, row_bytes, back) if alone else self._sent(a, b, row_bytes, back)
         self._wires[key] = ((a, b), found)
         return found
 
-    def _wire(self, a: Station, b: Station, row_bytes: int, back: bool) -> tuple[float, float]:
-        if len(a.stage.group) == len(b.stage.group) == 1:
-            source, target = a.stage.group[0].device, b.stage.group[0].device
-            if back:
-                source, target = target, source
-            return (
-                self.tables.transfer_s(source, target, self.rows * row_bytes),
-                self.tables.latency_s(source, target),
-            )
+    def _sent_alone(self, a: Station, b: Station, row_bytes: int, back: bool) -> _Sent:
+        source, target = a.stage.group[0].device, b.stage.group[0].device
+        if back:
+            source, target = target, source
+        seconds = self.tables.transfer_s(source, target, self.rows * row_bytes)
+        return (seconds,), (self.tables.latency_s(source, target),)
+
+    def _sent(self, a: Station, b: Station, row_bytes: int, back: bool) -> _Sent:
         plan = Plan(micro_batch_size=self.rows, micro_batches=self.micro_batches, stages=(a.stage, b.stage))
-        load: dict[str, float] = {}
-        arrivals = 0.0
+        occupancies, latencies = [], []
         for m in range(self.micro_batches):
             ends = [rows(stage, m, self.rows, plan) for stage in (a.stage, b.stage)]
             sent: dict[str, float] = {}
@@ -186,11 +201,9 @@ class CostModel:
                 seconds = self.tables.transfer_s(route.source, route.target, (route.stop - route.start) * row_bytes)
                 sent[route.source] = sent.get(route.source, 0.0) + seconds
                 latest = max(latest, sent[route.source] + self.tables.latency_s(route.source, route.target))
-            for source, seconds in sent.items():
-                load[source] = load.get(source, 0.0) + seconds
-            arrivals += latest
-        occupancy = max(load.values(), default=0.0) / self.micro_batches
-        return occupancy, max(0.0, arrivals / self.micro_batches - occupancy)
+            occupancies.append(max(sent.values()))
+            latencies.append(latest - occupancies[-1])
+        return tuple(occupancies), tuple(latencies)
 
 
 def _depth(station: Station) -> int:
@@ -198,7 +211,3 @@ def _depth(station: Station) -> int:
     if depth is None:
         raise ValueError("a station is made for a depth")
     return depth
-
-
-def _work(pairs: Sequence[tuple[float, float]]) -> Work:
-    return Work(np.array([p[0] for p in pairs]), np.array([p[1] for p in pairs]))

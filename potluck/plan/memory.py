@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import msgspec
 
 from potluck.plan.schedule import backlog, in_flight
@@ -31,6 +33,40 @@ class MemoryUse(Value, frozen=True):
         return {name: getattr(self, name) for name in self.__struct_fields__}
 
 
+@dataclass(frozen=True)
+class SpanBytes:
+    """What a run of blocks weighs, whoever holds it.
+
+    A tied weight used here and owned elsewhere counts too. The size of a single tied parameter is not among the facts,
+    so its owner block's weights stand for it.
+    """
+
+    blocks: tuple[int, int]
+    weights: int
+    trainable: int
+    tied: int  # of the trainable ones, shared with other stages
+    buffers: int
+    crossing: int  # per row: what enters and leaves, forward and backward, and feeds
+    stash: int  # per row: all that the blocks make
+    optimizer_slots: int
+
+    @classmethod
+    def of(cls, facts: ModelFacts, blocks: tuple[int, int]) -> SpanBytes:
+        """The bytes of these blocks of a model."""
+        held = facts.blocks[slice(*blocks)]
+        borrowed, lent = _tied(facts, blocks)
+        return cls(
+            blocks=blocks,
+            weights=sum(b.weight_bytes for b in (*held, *borrowed)),
+            trainable=sum(b.trainable_bytes for b in (*held, *borrowed)),
+            tied=sum(b.trainable_bytes for b in (*borrowed, *lent)),
+            buffers=sum(b.buffer_bytes for b in held),
+            crossing=_crossing_bytes(facts, blocks),
+            stash=sum(b.stash_bytes for b in held),
+            optimizer_slots=facts.optimizer_slots,
+        )
+
+
 def peak_bytes(
     plan: Plan, facts: ModelFacts, *, snapshot: bool = False, tables: Tables | None = None
 ) -> dict[str, MemoryUse]:
@@ -43,14 +79,15 @@ def peak_bytes(
     uses = {}
     for index, stage in enumerate(plan.stages):
         kept = states[index] + max((s for i, s in enumerate(states) if i != index), default=0)
+        span = SpanBytes.of(facts, stage.blocks)
         for member in stage.group:
             use = stage_bytes(
-                facts,
-                stage,
+                span,
                 rows=_most_rows(plan, stage, member.share),
                 in_flight=in_flight(plan, member.device),
                 shared=len(stage.group) > 1,
                 waiting=most_waiting(plan, facts, index),
+                recompute=stage.recompute,
                 device=None if tables is None else tables.devices[member.device],
             )
             uses[member.device] = msgspec.structs.replace(use, snapshots=kept if snapshot else 0)
@@ -58,19 +95,18 @@ def peak_bytes(
 
 
 def stage_bytes(
-    facts: ModelFacts,
-    stage: Stage,
+    span: SpanBytes,
     *,
     rows: int,
     in_flight: int,
     shared: bool,
     waiting: int = 2,
+    recompute: bool = False,
     device: DeviceTables | None = None,
 ) -> MemoryUse:
-    """Memory of a device that holds the blocks of a stage, for micro-batches of `rows` rows, term by term:
+    """Memory of a device that holds a run of blocks, for micro-batches of `rows` rows, term by term:
 
-    - weights: of the stage's blocks, and tied ones used here and owned elsewhere. The size of a single tied parameter
-      is not among the facts, so its owner block's weights stand for it.
+    - weights: of the blocks, and tied ones.
     - gradients: as large as the trainable weights; what is summed in *reduce* (everything in a group, else only tied
       weights) needs the incoming copy beside them.
     - optimizer: `optimizer_slots` tensors for each trainable weight. Whoever uses a tied weight applies the same
@@ -83,24 +119,20 @@ def stage_bytes(
     - communication: tensors that cross into and out of the stage, their gradients, and feeds; of each as many
       micro-batches as may wait between the stages, which is two unless depths differ by more than one.
     """
-    blocks = stage.blocks
-    held = facts.blocks[slice(*blocks)]
-    borrowed, lent = _tied(facts, blocks)
-    trainable = sum(b.trainable_bytes for b in (*held, *borrowed))
-    summed = trainable if shared else sum(b.trainable_bytes for b in (*borrowed, *lent))
+    start, stop = span.blocks
     if device is None:
-        kept, working = sum(b.stash_bytes for b in held) * rows, 0
+        kept, working = span.stash * rows, 0
     else:
-        kept = int(device.kept(rows)[blocks[1]] - device.kept(rows)[blocks[0]])
-        working = device.working_bytes(blocks, rows)
-    crossing = rows * _crossing_bytes(facts, blocks)
+        kept = int(device.kept(rows)[stop] - device.kept(rows)[start])
+        working = device.working_bytes(span.blocks, rows)
+    crossing = rows * span.crossing
     return MemoryUse(
-        weights=sum(b.weight_bytes for b in (*held, *borrowed)),
-        gradients=trainable + summed,
-        optimizer=facts.optimizer_slots * trainable,
-        activations=crossing * in_flight + kept if stage.recompute else kept * in_flight,
+        weights=span.weights,
+        gradients=span.trainable + (span.trainable if shared else span.tied),
+        optimizer=span.optimizer_slots * span.trainable,
+        activations=crossing * in_flight + kept if recompute else kept * in_flight,
         working=working,
-        buffers=2 * sum(b.buffer_bytes for b in held),
+        buffers=2 * span.buffers,
         communication=waiting * crossing,
     )
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from potluck.plan.edges import Edges
-from potluck.plan.memory import stage_bytes
-from potluck.plan.schedule import most_in_flight
+from potluck.plan.memory import SpanBytes, stage_bytes
+from potluck.plan.schedule import most_in_flight, turns
 from potluck.plan.shares import allocate
 from potluck.plan.tables import DeviceTables, Tables
 from potluck.types import COORDINATOR, Member, ModelFacts, Sharing, Stage
@@ -19,8 +19,9 @@ class Station:
     """One stage with its shares settled."""
 
     stage: Stage  # its depth is the one it was made for
-    forward_s: tuple[float, float]  # occupancy, latency of one micro-batch
-    backward_s: tuple[float, float]
+    forward_s: tuple[float, ...]  # of a micro-batch, by member; sharing by samples, of the slowest
+    backward_s: tuple[float, ...]
+    turns: tuple[int, ...]  # which member has each micro-batch of a round
     reduce_s: float
     update_s: float
     feed_s: float  # the coordinator's line is busy that long for one round
@@ -30,13 +31,15 @@ class Station:
 
     @property
     def busy_s(self) -> float:
-        """Occupancy of one micro-batch, forward and backward."""
-        return self.forward_s[0] + self.backward_s[0]
+        """Seconds of the busiest member for one round, divided by the micro-batches."""
+        steps = [f + b for f, b in zip(self.forward_s, self.backward_s, strict=True)]
+        return max(self.turns.count(place) * step for place, step in enumerate(steps)) / len(self.turns)
 
     @property
     def passage_s(self) -> float:
-        """Latency of one micro-batch, forward and backward."""
-        return self.forward_s[1] + self.backward_s[1]
+        """Seconds of one micro-batch, forward and backward, in the mean."""
+        steps = [f + b for f, b in zip(self.forward_s, self.backward_s, strict=True)]
+        return sum(steps[place] for place in self.turns) / len(self.turns)
 
 
 class Stations:
@@ -50,6 +53,8 @@ class Stations:
         self._coupled_samples = coupled_samples
         self.edges = Edges(facts)
         self.cuts = [*self.edges.at_cuts(), (0, 0)]
+        self._spans: dict[tuple[int, int], SpanBytes] = {}
+        self._sizes: dict[tuple[str, tuple[int, int], int, bool, bool], tuple[int, int, int]] = {}
         self._known: dict[tuple[tuple[int, int], tuple[str, ...], int, bool], Station | None] = {}
 
     def best(
@@ -99,16 +104,17 @@ class Stations:
         by_turns = stage.sharing == "turns" or len(members) == 1
         rows = [self.rows if by_turns else m.share for m in stage.group]
         steps = [self._step(t, stage.blocks, r, stage.recompute) for t, r in zip(members, rows, strict=True)]
-        if by_turns and len(members) > 1:
-            forward, backward = self._by_turns(stage, steps)
-        else:
-            worst_f, worst_b = max(f for f, _ in steps), max(b for _, b in steps)
-            forward, backward = (worst_f, worst_f), (worst_b, worst_b)
-        sizes = [self._bytes(t, stage, r, len(members) > 1) for t, r in zip(members, rows, strict=True)]
+        if not by_turns:
+            steps = [(max(f for f, _ in steps), max(b for _, b in steps))]
+        sizes = [
+            self._bytes(t, stage.blocks, r, len(members) > 1, stage.recompute)
+            for t, r in zip(members, rows, strict=True)
+        ]
         return Station(
             stage=stage,
-            forward_s=forward,
-            backward_s=backward,
+            forward_s=tuple(f for f, _ in steps),
+            backward_s=tuple(b for _, b in steps),
+            turns=self._turns(stage) if by_turns and len(members) > 1 else (0,) * self.micro_batches,
             reduce_s=self._reduce_s(stage, members),
             update_s=max(t.update[stage.blocks[1]] - t.update[stage.blocks[0]] for t in members),
             feed_s=self._feed_s(stage, rows),
@@ -148,19 +154,9 @@ class Stations:
             b += rows * (in_back + out_back) / copy
         return f, b + again
 
-    def _by_turns(
-        self, stage: Stage, steps: Sequence[tuple[float, float]]
-    ) -> tuple[tuple[float, float], tuple[float, float]]:
-        """Occupancy: the busiest member's time divided by the micro-batches. Latency: the mean over micro-batches."""
-        m = self.micro_batches
-        loads = [member.share * (f + b) for member, (f, b) in zip(stage.group, steps, strict=True)]
-        busiest = max(range(len(loads)), key=loads.__getitem__)
-        part = steps[busiest][0] / max(sum(steps[busiest]), 1e-12)
-        occupancy = loads[busiest] / m
-        shares = [member.share for member in stage.group]
-        mean_f = sum(n * f for n, (f, _) in zip(shares, steps, strict=True)) / m
-        mean_b = sum(n * b for n, (_, b) in zip(shares, steps, strict=True)) / m
-        return (occupancy * part, mean_f), (occupancy * (1 - part), mean_b)
+    def _turns(self, stage: Stage) -> tuple[int, ...]:
+        shares = tuple(m.share for m in stage.group)
+        return _turn_order(shares, self.micro_batches)
 
     def _reduce_s(self, stage: Stage, members: Sequence[DeviceTables]) -> float:
         """Every member adds up its part of the gradients: parts go out, sums come back."""
@@ -186,37 +182,53 @@ class Stations:
             for m, n, r in zip(stage.group, times, rows, strict=True)
         )
 
-    def _bytes(self, member: DeviceTables, stage: Stage, rows: int, shared: bool) -> tuple[int, int, int]:
+    def _bytes(
+        self, member: DeviceTables, blocks: tuple[int, int], rows: int, shared: bool, recompute: bool
+    ) -> tuple[int, int, int]:
         """Bytes whatever the depth, for each micro-batch in flight, and for each that waits on a link."""
-        bare = stage_bytes(self.facts, stage, rows=rows, in_flight=0, shared=shared, waiting=0, device=member)
-        one = stage_bytes(self.facts, stage, rows=rows, in_flight=1, shared=shared, waiting=1, device=member)
-        return bare.total, one.activations - bare.activations, one.communication - bare.communication
+        key = (member.name, blocks, rows, shared, recompute)
+        found = self._sizes.get(key)
+        if found is None:
+            span = self._spans.get(blocks) or self._spans.setdefault(blocks, SpanBytes.of(self.facts, blocks))
+            bare = stage_bytes(
+                span, rows=rows, in_flight=0, shared=shared, waiting=0, recompute=recompute, device=member
+            )
+            one = stage_bytes(
+                span, rows=rows, in_flight=1, shared=shared, waiting=1, recompute=recompute, device=member
+            )
+            found = (bare.total, one.activations - bare.activations, one.communication)
+            self._sizes[key] = found
+        return found
 
     def _most_rows(self, member: DeviceTables, blocks: tuple[int, int], depth: int, recompute: bool) -> int:
         """Most rows of every micro-batch that fit the member's memory."""
         if not member.memory_bytes:
             return self.rows
+        flying = min(depth, self.micro_batches)
         low, high = 0, self.rows
         while low < high:  # memory grows with rows
-            rows = (low + high + 1) // 2
-            stage = Stage(blocks=blocks, group=(), sharing="samples", recompute=recompute)
-            use = stage_bytes(
-                self.facts, stage, rows=rows, in_flight=min(depth, self.micro_batches), shared=True, device=member
-            )
-            low, high = (rows, high) if use.total <= member.memory_bytes else (low, rows - 1)
+            count = (low + high + 1) // 2
+            bare, kept, waiting = self._bytes(member, blocks, count, True, recompute)
+            fits = bare + flying * kept + 2 * waiting <= member.memory_bytes
+            low, high = (count, high) if fits else (low, count - 1)
         return low
 
     def _most_turns(self, member: DeviceTables, blocks: tuple[int, int], shared: bool, depth: int, again: bool) -> int:
         """Most micro-batches of a round that keep the member's memory free enough."""
         if not member.memory_bytes:
             return self.micro_batches
-        stage = Stage(blocks=blocks, group=(), recompute=again)
-        bare, kept, waiting = self._bytes(member, stage, self.rows, shared)
+        bare, kept, waiting = self._bytes(member, blocks, self.rows, shared, again)
         room = member.memory_bytes - bare - 2 * waiting
         flying = room // kept if kept else depth
         if flying >= min(depth, self.micro_batches):
             return self.micro_batches
         return max(0, int(flying) * self.micro_batches // depth)
+
+
+@lru_cache(maxsize=4096)
+def _turn_order(shares: tuple[int, ...], micro_batches: int) -> tuple[int, ...]:
+    group = tuple(Member(device=str(i), share=s) for i, s in enumerate(shares))
+    return tuple(int(d) for d in turns(Stage(blocks=(0, 1), group=group), micro_batches))
 
 
 @lru_cache(maxsize=4096)

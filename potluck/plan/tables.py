@@ -53,8 +53,10 @@ class DeviceTables:
 
     def working_bytes(self, blocks: tuple[int, int], rows: int) -> int:
         """Most bytes any one of these blocks needs beside what it keeps."""
-        per_block = _between(self.rows, self.working, rows)
-        return int(per_block[slice(*blocks)].max(initial=0.0))
+        found = self._cached.get(("working_bytes", rows))
+        if found is None:
+            found = self._cached["working_bytes", rows] = _between(self.rows, self.working, rows)
+        return int(found[slice(*blocks)].max(initial=0.0))
 
     def _sums(self, what: str, rows: int) -> Array:
         found = self._cached.get((what, rows))

@@ -1,0 +1,200 @@
+"""The event simulation: every device walks the action list the executor walks, in virtual time.
+
+It is the finer half of the cost model. Compute takes what the profile says; a message leaves its sender after those
+before it, occupies the way for its size, and arrives a latency later. On a half-duplex medium a device sends or
+receives, on a shared one only one message is on its way at any time, first come first served. Back-pressure is not
+simulated: `plan/schedule.py` gives links the room a plan needs.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from potluck.plan.messages import Messages, Parcel
+from potluck.plan.schedule import Action, actions, stage_of
+from potluck.plan.tables import Tables
+from potluck.types import COORDINATOR, ModelFacts, Plan, Profile
+
+FED_AHEAD = 2  # rounds whose samples may be on their way before the round begins
+_Key = tuple[object, ...]  # what names a message
+
+
+class Span(NamedTuple):
+    """Something a device did."""
+
+    device: str
+    kind: str  # of the action, or "update"
+    round: int
+    micro_batch: int
+    start_s: float
+    stop_s: float
+
+
+@dataclass
+class Simulated:
+    """What a simulation came to."""
+
+    round_s: float  # of a round in the steady state
+    busy_s: dict[str, float]  # of compute in that round, by device
+    spans: list[Span] = field(default_factory=list)  # of all rounds
+    ends_s: list[float] = field(default_factory=list)  # when each round was committed
+
+
+def simulate(
+    plan: Plan, facts: ModelFacts, profile: Profile, rounds: int = 3, tables: Tables | None = None
+) -> Simulated:
+    """Simulates some rounds; the last one counts."""
+    world = _World(plan, facts, profile, tables or Tables(profile), rounds)
+    world.run()
+    first = world.ends[-2] if rounds > 1 else 0.0
+    last = [s for s in world.spans if s.round == rounds - 1 and s.kind in ("forward", "backward", "update")]
+    busy = {d: sum(s.stop_s - s.start_s for s in last if s.device == d) for d in plan.devices}
+    return Simulated(world.ends[-1] - first, busy, world.spans, world.ends)
+
+
+class _Walker:
+    """One device: the rest of its actions, its clock, and what it waits for."""
+
+    def __init__(self, device: str, steps: Iterator[_Step]) -> None:
+        self.device, self.steps = device, steps
+        self.missing: set[_Key] = set()
+        self.after = 0.0  # earliest time to go on, given what has arrived
+        self.step: _Step | None = None
+
+
+class _Step(NamedTuple):
+    """One action with all it needs."""
+
+    kind: str
+    round: int
+    micro_batch: int
+    needs: tuple[_Key, ...]
+    seconds: float
+    sends: tuple[tuple[_Key, Parcel], ...]
+
+
+class _World:
+    def __init__(self, plan: Plan, facts: ModelFacts, profile: Profile, tables: Tables, rounds: int) -> None:
+        self.plan, self.profile, self.tables, self.rounds = plan, profile, tables, rounds
+        self.messages = Messages(plan, facts, tables)
+        self.arrived: dict[_Key, float] = {}
+        self.waiting: dict[_Key, list[_Walker]] = {}
+        self.ports: dict[str, float] = {}
+        self.ready: dict[int, dict[str, float]] = {}
+        self.spans: list[Span] = []
+        self.ends: list[float] = []
+        self.queue: list[tuple[float, int, _Walker]] = []
+        self.count = 0
+
+    def run(self) -> None:
+        for device in (*self.plan.devices, COORDINATOR):
+            steps = self._feeding() if device == COORDINATOR else self._walk(device)
+            self._next(_Walker(device, steps), 0.0)
+        while self.queue:
+            now, _, walker = heapq.heappop(self.queue)
+            self._do(walker, now)
+
+    def _next(self, walker: _Walker, now: float) -> None:
+        """Takes up the walker's next step: now, or when what it needs is there."""
+        walker.step = next(walker.steps, None)
+        if walker.step is None:
+            return
+        missing = [key for key in walker.step.needs if key not in self.arrived]
+        walker.after = max([now, *(self.arrived[k] for k in walker.step.needs if k in self.arrived)])
+        walker.missing = set(missing)
+        if missing:
+            for key in missing:
+                self.waiting.setdefault(key, []).append(walker)
+        else:
+            self._push(walker)
+
+    def _push(self, walker: _Walker) -> None:
+        self.count += 1
+        heapq.heappush(self.queue, (walker.after, self.count, walker))
+
+    def _do(self, walker: _Walker, now: float) -> None:
+        step = walker.step
+        if step is None:
+            return
+        done = now + step.seconds
+        if walker.device != COORDINATOR and step.seconds:
+            self.spans.append(Span(walker.device, step.kind, step.round, step.micro_batch, now, done))
+        for key, parcel in step.sends:
+            self._arrive(key, self._send(parcel, done))
+        if step.kind == "ready":
+            self._report(walker.device, step.round, done)
+        self._next(walker, done)
+
+    def _send(self, parcel: Parcel, now: float) -> float:
+        """When a message is there. Devices come in the order of their clocks, so first come is first served."""
+        medium = self.profile.medium
+        used = {"full": (parcel.source,), "half": (parcel.source, parcel.target), "shared": ("",)}[medium]
+        start = max([now, *(self.ports.get(port, 0.0) for port in used)])
+        left = start + parcel.transfer_s
+        for port in used:
+            self.ports[port] = left
+        return left + parcel.latency_s
+
+    def _arrive(self, key: _Key, when: float) -> None:
+        self.arrived[key] = when
+        for walker in self.waiting.pop(key, ()):
+            walker.missing.discard(key)
+            walker.after = max(walker.after, when)
+            if not walker.missing:
+                self._push(walker)
+
+    def _report(self, device: str, round: int, now: float) -> None:
+        """When everybody is ready, the verdict goes out."""
+        reports = self.ready.setdefault(round, {})
+        reports[device] = now
+        if len(reports) == len(self.plan.devices):
+            end = max(reports.values()) + self.profile.commit_s
+            self.ends.append(end)
+            self._arrive(("verdict", round), end)
+
+    def _feeding(self) -> Iterator[_Step]:
+        """The coordinator: sends the samples of each round, a little ahead."""
+        feeds = self.messages.feeds()
+        for round in range(self.rounds):
+            gate: tuple[_Key, ...] = (("verdict", round - FED_AHEAD),) if round >= FED_AHEAD else ()
+            for j, parcel in feeds:
+                key = ("feed", round, j, parcel.target)
+                yield _Step("feed", round, j, gate, 0.0, ((key, parcel),))
+                gate = ()
+
+    def _walk(self, device: str) -> Iterator[_Step]:
+        me = self.tables.devices[device]
+        stage = self.plan.stages[stage_of(self.plan, device)]
+        update_s = float(me.update[stage.blocks[1]] - me.update[stage.blocks[0]])
+        listed = actions(self.plan, device, self.plan.micro_batches)
+        for round in range(self.rounds):
+            for action in listed:
+                yield from self._steps(device, action, round)
+            yield _Step("update", round, -1, (("verdict", round),), update_s, ())
+
+    def _steps(self, device: str, action: Action, round: int) -> Iterator[_Step]:
+        j, kind = action.micro_batch, action.kind
+        if kind in ("forward", "backward"):
+            yield _Step(kind, round, j, (), self.messages.compute_s(device, kind), ())
+        elif kind in ("receive_inputs", "receive_gradients"):
+            parcels = self.messages.arriving(device, kind, j)
+            needs: tuple[_Key, ...] = tuple((p.kind, round, j, p.source, p.target) for p in parcels)
+            if kind == "receive_inputs" and self.messages.is_fed(device):
+                needs += (("feed", round, j, device),)
+            yield _Step(kind, round, j, needs, self.messages.handling_s(device, parcels), ())
+        elif kind in ("send_outputs", "send_gradients"):
+            parcels = self.messages.leaving(device, kind, j)
+            sends: tuple[tuple[_Key, Parcel], ...] = tuple(((p.kind, round, j, p.source, p.target), p) for p in parcels)
+            yield _Step(kind, round, j, (), self.messages.handling_s(device, parcels), sends)
+        elif kind == "reduce":
+            for phase in ("reduce", "sum"):
+                out, back = self.messages.summing(device, phase)
+                sends = tuple(((phase, round, p.source, p.target), p) for p in out)
+                yield _Step(kind, round, j, (), self.messages.handling_s(device, out), sends)
+                needs = tuple((phase, round, p.source, p.target) for p in back)
+                yield _Step(kind, round, j, needs, self.messages.handling_s(device, back), ())
+        elif kind == "ready":
+            yield _Step(kind, round, j, (), 0.0, ())

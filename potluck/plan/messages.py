@@ -1,0 +1,152 @@
+"""Every message of a round, with its size: what the devices of a plan say to each other, from facts alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from potluck.plan.edges import Edges
+from potluck.plan.routes import Route, routes, rows
+from potluck.plan.schedule import stage_of
+from potluck.plan.tables import Tables
+from potluck.types import COORDINATOR, ModelFacts, Plan
+
+
+@dataclass(frozen=True)
+class Parcel:
+    """A message between two devices."""
+
+    kind: str
+    source: str
+    target: str
+    size_bytes: int
+    transfer_s: float
+    latency_s: float
+
+
+class Messages:
+    """Answers for one plan. Every micro-batch is taken to be full."""
+
+    def __init__(self, plan: Plan, facts: ModelFacts, tables: Tables) -> None:
+        self._plan, self._facts, self._tables = plan, facts, tables
+        self._edges = Edges(facts)
+        self._out, self._back = self._edges.between([s.blocks for s in plan.stages])
+        self._home = {d: stage_of(plan, d) for d in plan.devices}
+        self._known: dict[tuple[str, str, int], tuple[Parcel, ...]] = {}
+
+    def compute_s(self, device: str, kind: str) -> float:
+        """Seconds of one forward or backward of the device's rows."""
+        stage = self._plan.stages[self._home[device]]
+        share = next(m.share for m in stage.group if m.device == device)
+        by_samples = stage.sharing == "samples" and len(stage.group) > 1
+        count = share if by_samples else self._plan.micro_batch_size
+        tables, (start, stop) = self._tables.devices[device], stage.blocks
+        forward, backward = tables.forward(count), tables.backward(count)
+        once = float(forward[stop] - forward[start])
+        if kind == "forward":
+            return once
+        return float(backward[stop] - backward[start]) + (once if stage.recompute else 0.0)
+
+    def handling_s(self, device: str, parcels: Iterable[Parcel]) -> float:
+        """Compute time that sending or receiving these costs the device."""
+        profile = self._tables.devices[device].profile
+        rate = profile.copy_bytes_s
+        return sum(profile.message_s + (p.size_bytes / rate if rate else 0.0) for p in parcels)
+
+    def is_fed(self, device: str) -> bool:
+        """Whether the coordinator sends this device something for its micro-batches."""
+        index = self._home[device]
+        return index == len(self._plan.stages) - 1 or self._edges.fed(self._plan.stages[index].blocks) > 0
+
+    def feeds(self) -> list[tuple[int, Parcel]]:
+        """What the coordinator sends for a round, in order, with the micro-batch it belongs to."""
+        plan, found = self._plan, []
+        for j in range(plan.micro_batches):
+            for stage in plan.stages:
+                size = self._edges.fed(stage.blocks)
+                for part in rows(stage, j, plan.micro_batch_size, plan):
+                    if self.is_fed(part.device):
+                        found.append(
+                            (j, self._parcel("feed", COORDINATOR, part.device, size * (part.stop - part.start)))
+                        )
+        return found
+
+    def leaving(self, device: str, kind: str, j: int) -> tuple[Parcel, ...]:
+        """What the device sends after a forward ("send_outputs") or a backward ("send_gradients")."""
+        return self._kept(device, kind, j, mine=0 if kind == "send_outputs" else 1, outwards=True)
+
+    def arriving(self, device: str, kind: str, j: int) -> tuple[Parcel, ...]:
+        """What must be there before a forward ("receive_inputs") or a backward ("receive_gradients")."""
+        return self._kept(device, kind, j, mine=1 if kind == "receive_inputs" else 0, outwards=False)
+
+    def summing(self, device: str, phase: str) -> tuple[list[Parcel], list[Parcel]]:
+        """What the device sends and gets while gradients are summed: its parts, or the sums."""
+        out, back = [], []
+        for peer, (theirs, mine) in self._shared_bytes(device).items():
+            sent, got = (theirs, mine) if phase == "reduce" else (mine, theirs)
+            if sent:
+                out.append(self._parcel(phase, device, peer, sent))
+            if got:
+                back.append(self._parcel(phase, peer, device, got))
+        return out, back
+
+    def _shared_bytes(self, device: str) -> dict[str, tuple[int, int]]:
+        """Peer → bytes of shared gradients that the peer adds up, and that this device adds up."""
+        stage = self._plan.stages[self._home[device]]
+        found: dict[str, tuple[int, int]] = {}
+        size = sum(b.trainable_bytes for b in self._facts.blocks[slice(*stage.blocks)])
+        peers = [m.device for m in stage.group if m.device != device]
+        for peer in peers:
+            part = size // len(stage.group)
+            found[peer] = (part, part)
+        for pair, tied in self._tied().items():
+            if device in pair:
+                peer = pair[1 - pair.index(device)]
+                theirs, mine = found.get(peer, (0, 0))
+                adder = pair[0]
+                found[peer] = (theirs + (tied if adder == peer else 0), mine + (tied if adder == device else 0))
+        return found
+
+    def _tied(self) -> dict[tuple[str, str], int]:
+        """Devices of different stages that share a weight: the first one of its owner's group adds up."""
+        home = [i for i, s in enumerate(self._plan.stages) for _ in range(*s.blocks)]
+        sizes: dict[tuple[str, str], int] = {}
+        for _, users in self._facts.tied:
+            adder = self._plan.stages[home[users[0]]].group[0].device
+            for index in {home[u] for u in users} - {home[users[0]]}:
+                for member in self._plan.stages[index].group:
+                    pair = (adder, member.device)
+                    sizes[pair] = max(sizes.get(pair, 0), self._facts.blocks[users[0]].trainable_bytes)
+        return sizes
+
+    def _kept(self, device: str, kind: str, j: int, *, mine: int, outwards: bool) -> tuple[Parcel, ...]:
+        key = (device, kind, j)
+        found = self._known.get(key)
+        if found is None:
+            forward = kind in ("send_outputs", "receive_inputs")
+            found = self._known[key] = tuple(self._routed(device, j, forward, mine, outwards))
+        return found
+
+    def _routed(self, device: str, j: int, forward: bool, mine: int, outwards: bool) -> Iterable[Parcel]:
+        for pair, row_bytes in (self._out if forward else self._back).items():
+            if pair[mine] != self._home[device]:
+                continue
+            for route in self._routes(pair, j, forward):
+                if device == (route.source if outwards else route.target):
+                    kind = f"{'out' if forward else 'back'} {pair}"
+                    yield self._parcel(kind, route.source, route.target, (route.stop - route.start) * row_bytes)
+
+    def _routes(self, pair: tuple[int, int], j: int, forward: bool) -> tuple[Route, ...]:
+        plan = self._plan
+        earlier, later = (rows(plan.stages[p], j, plan.micro_batch_size, plan) for p in pair)
+        return routes(earlier, later) if forward else routes(later, earlier)
+
+    def _parcel(self, kind: str, source: str, target: str, size: int) -> Parcel:
+        return Parcel(
+            kind=kind,
+            source=source,
+            target=target,
+            size_bytes=size,
+            transfer_s=self._tables.transfer_s(source, target, size),
+            latency_s=self._tables.latency_s(source, target),
+        )
