@@ -15,7 +15,10 @@ from potluck.wire.link import LinkStats, Tag
 
 T = TypeVar("T")
 
+# What is kept of a term not yet adopted, of all peers together: anybody can send it.
 MAX_EARLY_PEERS = 1024
+MAX_EARLY_MESSAGES = 4096
+MAX_EARLY_WINDOWS = 8
 
 
 @dataclass(frozen=True)
@@ -183,14 +186,21 @@ class Mailbox:
             # The peer has left its earlier term: nobody will ever ask for those.
             self.stats.stale_frames += len(kept.parcels) if kept else 0
             kept = self._early[peer] = _Early(parcel.header.term)
-        fits = not kept.parcels or kept.size_bytes + parcel.size_bytes <= self._window_bytes
         if kept.term > parcel.header.term:
             self.stats.stale_frames += 1
-        elif not fits:
+        elif not self._fits_early(kept, parcel):
             self.stats.refused_frames += 1
         else:
             kept.parcels.append(parcel)
             kept.size_bytes += parcel.size_bytes
+
+    def _fits_early(self, kept: _Early, parcel: Parcel) -> bool:
+        """Whether there is room for one more early message; a peer's first may be larger than its window."""
+        messages = sum(len(early.parcels) for early in self._early.values())
+        size_bytes = sum(early.size_bytes for early in self._early.values())
+        if messages >= MAX_EARLY_MESSAGES or size_bytes >= MAX_EARLY_WINDOWS * self._window_bytes:
+            return False
+        return not kept.parcels or kept.size_bytes + parcel.size_bytes <= self._window_bytes
 
     def _wait(self, peer: str, doing: str, timeout_s: float, attempt: Callable[[_Peer], T | None]) -> T:
         started = time.monotonic()

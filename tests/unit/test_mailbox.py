@@ -1,0 +1,52 @@
+"""What is kept of messages that come before their term: enough for a peer that is ahead, bounded for everybody else."""
+
+from __future__ import annotations
+
+from potluck.wire.frames import PROTOCOL_VERSION, MessageHeader
+from potluck.wire.link import Tag
+from potluck.wire.mailbox import MAX_EARLY_MESSAGES, MAX_EARLY_WINDOWS, Mailbox
+
+WINDOW_BYTES = 1000
+
+
+def deliver(box: Mailbox, peer: str, size_bytes: int, sequence: int = 0, term: int = 1) -> None:
+    header = MessageHeader(PROTOCOL_VERSION, term, sequence, Tag("x", sequence), (size_bytes,))
+    box.deliver(peer, header, [memoryview(bytes(size_bytes))])
+
+
+def kept_bytes(box: Mailbox) -> int:
+    return sum(parcel.size_bytes for early in box._early.values() for parcel in early.parcels)
+
+
+def test_many_strangers_together_fill_a_few_windows_and_the_rest_is_counted() -> None:
+    box = Mailbox("me", WINDOW_BYTES)
+    for stranger in range(100):
+        deliver(box, f"stranger{stranger}", WINDOW_BYTES)
+    assert kept_bytes(box) == MAX_EARLY_WINDOWS * WINDOW_BYTES
+    assert box.stats.refused_frames == 100 - MAX_EARLY_WINDOWS
+
+
+def test_a_first_message_larger_than_everything_is_kept_once() -> None:
+    box = Mailbox("me", WINDOW_BYTES)
+    large = 2 * MAX_EARLY_WINDOWS * WINDOW_BYTES
+    deliver(box, "coordinator", large)
+    deliver(box, "stranger", large)
+    assert kept_bytes(box) == large
+    box.adopt(1, ["coordinator"])
+    assert box.take("coordinator", Tag("x", 0), 1.0).size_bytes == large
+
+
+def test_empty_messages_are_bounded_by_their_number() -> None:
+    box = Mailbox("me", WINDOW_BYTES)
+    for sequence in range(MAX_EARLY_MESSAGES + 10):
+        deliver(box, "stranger", 0, sequence)
+    assert box.stats.refused_frames == 10
+
+
+def test_a_newer_term_makes_room() -> None:
+    box = Mailbox("me", WINDOW_BYTES)
+    for peer in range(MAX_EARLY_WINDOWS):
+        deliver(box, f"peer{peer}", WINDOW_BYTES)
+    deliver(box, "peer0", WINDOW_BYTES, term=2)
+    assert box.stats.refused_frames == 0
+    assert box.stats.stale_frames == 1
