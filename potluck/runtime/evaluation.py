@@ -12,6 +12,8 @@ import torch
 from potluck.errors import InputError
 from potluck.job import Job
 from potluck.metrics.records import RECORDS, EvaluationRecord, read
+from potluck.model.forms import outputs_as_given
+from potluck.model.program import Program
 from potluck.plan.routes import micro_batch_sizes, rows
 from potluck.recover.checkpoint import Best, best
 from potluck.runtime.feeder import send_feeds
@@ -67,6 +69,8 @@ class Evaluator:
 
     def __init__(self, session: Session, next_message: Callable[[str], Any]) -> None:
         self.s = session
+        self._program = session.layout.programs.eval
+        self._axes = [_sample_axis(self._program, index) for index in range(len(self._program.outputs))]
         self._loader = evaluation_loader(session.job)
         self._number = 0
         self._next = next_message
@@ -86,8 +90,8 @@ class Evaluator:
                 self._finish(*under_way.pop(0), outputs, labels, losses)
         while under_way:
             self._finish(*under_way.pop(0), outputs, labels, losses)
-        joined = [torch.cat(parts) for parts in zip(*outputs, strict=True)]
-        result: Any = joined[0] if len(joined) == 1 else tuple(joined)
+        joined = [torch.cat(parts, axis) for axis, parts in zip(self._axes, zip(*outputs, strict=True), strict=True)]
+        result = outputs_as_given(self._program, joined)
         label = torch.cat(labels)
         weight = sum(w for _, w in losses)
         loss = sum(value * w for value, w in losses) / weight if weight else float("nan")
@@ -113,30 +117,30 @@ class Evaluator:
         labels: list[torch.Tensor], losses: list[tuple[float, float]],
     ) -> None:  # fmt: skip
         last = self.s.plan.stages[-1]
-        program = self.s.layout.programs.eval
         start = 0
         for micro_batch, size in enumerate(sizes):
             for part in rows(last, micro_batch, size, self.s.plan):
                 tag = Tag("outputs", number, micro_batch, 0, part.start)
                 message = self.s.link.receive(part.device, tag, self.s.timeout_s)
-                tensors = [
-                    _rows_first(t, program.values[v].batch_axis)
-                    for t, v in zip(unpack(message, _CPU), program.outputs, strict=True)
-                ]
+                tensors = [t for t in unpack(message, _CPU) if t is not None]
                 span = slice(start + part.start, start + part.stop)
                 label = batch.feeds["label"][span]
                 outputs.append(tensors)
                 labels.append(label)
                 weight = float(batch.weights[span].sum())
                 if weight and self.s.job.reduce is None:
-                    value: Any = tensors[0] if len(tensors) == 1 else tuple(tensors)
+                    value = outputs_as_given(self._program, tensors)
                     losses.append((float(self.s.job.loss(value, label)), weight))
             start += size
 
 
-def _rows_first(tensor: torch.Tensor | None, axis: int | None) -> torch.Tensor:
-    if tensor is None or axis is None:
+def _sample_axis(program: Program, index: int) -> int:
+    """The axis along which an output holds its samples."""
+    axis = program.values[program.outputs[index]].batch_axis
+    if axis is None:
+        name = program.output_names[index] if program.output_names else ""
         raise InputError(
-            "the model's outputs hold no samples along any axis; evaluation needs one output row per sample"
+            f"the model's output {name}{' ' if name else ''}holds no samples along any axis; evaluation needs a row of "
+            "each output per sample: return only such in evaluation, or give Job.reduce"
         )
-    return tensor.movedim(axis, 0)
+    return axis

@@ -127,6 +127,51 @@ def test_outputs_may_be_reduced_on_the_devices(live: LiveFleet, tmp_path: Path) 
     assert shapes[-1] == (21,)
 
 
+class TwoHeads(nn.Module):
+    """Gives a dict in which the samples of one output lie along its second axis."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = make_model()
+        self.side = nn.Linear(3, 2)
+
+    def forward(self, x: torch.Tensor) -> dict[str, torch.Tensor]:
+        classes = self.body(x)
+        return {"classes": classes, "turned": self.side(classes).t()}
+
+
+def test_outputs_reach_loss_and_metrics_as_the_model_gives_them(live: LiveFleet, tmp_path: Path) -> None:
+    def loss(outputs: dict[str, torch.Tensor], labels: torch.Tensor) -> torch.Tensor:
+        return F.cross_entropy(outputs["classes"], labels) + outputs["turned"].t().square().mean()
+
+    shapes: list[tuple[int, ...]] = []
+
+    def accuracy(outputs: Any, labels: torch.Tensor) -> float:
+        shapes.append(tuple(outputs["turned"].shape))
+        return float((outputs["classes"].argmax(1) == labels).float().mean())
+
+    torch.manual_seed(5)
+    result = run(live, job(model=TwoHeads, loss=loss, metrics={"accuracy": accuracy}), tmp_path / "run")
+    model = TwoHeads()
+    model.load_state_dict(load_file(result.model_path))
+    x, y = data(21, 1)
+    assert shapes[-1] == (2, 21)
+    assert result.metrics["accuracy"] == pytest.approx(float((model(x)["classes"].argmax(1) == y).float().mean()))
+    assert result.loss == pytest.approx(float(loss(model(x), y)), rel=1e-4)
+
+
+def test_an_output_without_samples_is_named_before_training_starts(tmp_path: Path) -> None:
+    class WithScale(TwoHeads):
+        def forward(self, x: torch.Tensor) -> dict[str, torch.Tensor]:
+            return {"classes": self.body(x), "scale": self.side.weight.abs().mean()}
+
+    what = job(model=WithScale, loss=lambda out, y: F.cross_entropy(out["classes"], y), metrics={})
+    fleet = LiveFleet(Fleet(devices=devices(2)), Options(timeout_s=PATIENT))
+    with pytest.raises(InputError, match="output scale holds no samples"), fleet as lonely:
+        run(lonely, what, tmp_path / "run")
+    assert not (tmp_path / "run" / "checkpoints").exists()
+
+
 def test_a_model_without_weights_takes_them_from_a_file_stage_by_stage(live: LiveFleet, tmp_path: Path) -> None:
     save_file(make_model().state_dict(), tmp_path / "weights.safetensors")
 
