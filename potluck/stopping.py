@@ -1,4 +1,7 @@
-"""Ctrl-C: the first asks the run to stop in order, the second stops it at once, the others are ignored meanwhile."""
+"""Ctrl-C: the first asks training to stop in order, the second stops it at once, the others are ignored meanwhile.
+
+Before training there is nothing to save, so the first stops at once.
+"""
 
 from __future__ import annotations
 
@@ -16,6 +19,8 @@ class Stopping:
     def __init__(self, noticed: Callable[[], None]) -> None:
         self._noticed = noticed  # called at the first one, inside the signal handler
         self._count = 0
+        self._at_once = False
+        self.training = False  # set by whoever knows that rounds are being trained
         self._before: dict[signal.Signals, Any] = {}
 
     def __enter__(self) -> Stopping:
@@ -37,5 +42,8 @@ class Stopping:
         self._count += 1
         if self._count == 1:
             self._noticed()
-        elif self._count == 2:  # a third would interrupt the clean-up that the second started, and leave devices behind
+            if self.training:
+                return
+        if not self._at_once:  # once only: another would interrupt the clean-up and leave devices behind
+            self._at_once = True
             raise KeyboardInterrupt

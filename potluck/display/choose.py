@@ -26,6 +26,9 @@ class Display(Protocol):
     def announce(self, text: str) -> None:
         """Says something that the user may want to copy: it stays on the screen."""
 
+    def judged_by(self, metric: str) -> None:
+        """Says what decides which evaluation is the best."""
+
     def stopping(self) -> None:
         """Says that the run is about to stop; called from a signal handler."""
 

@@ -37,9 +37,14 @@ class LineDisplay:
 
     announce = note
 
+    def judged_by(self, metric: str) -> None:
+        """Says what decides which evaluation is the best."""
+        self._view.best_metric = metric
+
     def stopping(self) -> None:
         """Called from a signal handler, so it must not touch the stream, which may be in the middle of a write."""
-        os.write(2, b"stopping after this round; press Ctrl-C once more to stop at once\n")
+        after = b" after this round; press Ctrl-C once more to stop at once" if self._view.training else b""
+        os.write(2, b"stopping" + after + b"\n")
 
     def record(self, record: Record) -> None:
         """Shows a record, if it is worth a line."""
@@ -47,7 +52,7 @@ class LineDisplay:
         with self._lock:
             self._view.see(record, now_s)
             if isinstance(record, EvaluationRecord):
-                self._write(f"after round {record.round}: {evaluation_text(record)}")
+                self._write(f"after round {record.round}: {evaluation_text(record, self._view.best_metric)}")
             elif isinstance(record, IncidentRecord):
                 self._write(self._view.messages[-1])
             elif isinstance(record, RoundRecord) and (now_s - self._last_s > EVERY_S or self._ends_epoch()):

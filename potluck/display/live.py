@@ -54,6 +54,11 @@ class LiveDisplay:
         """Says something that stays on the screen, above the picture."""
         self._live.console.print(text, highlight=False, markup=False, soft_wrap=True)
 
+    def judged_by(self, metric: str) -> None:
+        """Says what decides which evaluation is the best."""
+        with self._lock:
+            self._view.best_metric = metric
+
     def stopping(self) -> None:
         """Called from a signal handler: only leaves a mark, which the next picture shows."""
         self._view.stopping = True
@@ -80,7 +85,7 @@ class LiveDisplay:
         if view.rounds:
             rows += [self._progress(), self._numbers(width)]
             if view.evaluation is not None:
-                text = f"{evaluation_text(view.evaluation)}, after round {view.evaluation.round}"
+                text = f"{evaluation_text(view.evaluation, view.best_metric)}, after round {view.evaluation.round}"
                 rows.append(_labelled("evaluation", text))
             if view.checkpoint:
                 rows.append(_labelled("checkpoint", view.checkpoint))
@@ -88,7 +93,8 @@ class LiveDisplay:
             for message in list(view.messages)[-SHOWN_MESSAGES:]:
                 rows.append(Text(f" {message}", style="dim", overflow="ellipsis", no_wrap=True))
         if view.stopping and not view.ended:
-            rows.append(Text(" stopping after this round; Ctrl-C once more stops at once", style="yellow"))
+            after = " after this round; Ctrl-C once more stops at once" if view.training else ""
+            rows.append(Text(f" stopping{after}", style="yellow"))
         elif self._note and not view.training:
             self._spinner.update(text=Text(self._note))
             rows.append(self._spinner)

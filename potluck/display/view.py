@@ -47,6 +47,7 @@ class RunView:
     losses: deque[float] = field(default_factory=lambda: deque(maxlen=KEPT_LOSSES))
     lanes: dict[str, Lane] = field(default_factory=dict)
     evaluation: EvaluationRecord | None = None
+    best_metric: str = ""  # what decides which evaluation is the best, if known
     checkpoint: str = ""
     messages: deque[str] = field(default_factory=lambda: deque(maxlen=KEPT_MESSAGES))
     stopping: bool = False
@@ -121,10 +122,11 @@ class RunView:
                 self.lanes[member.device] = Lane(where)
 
 
-def evaluation_text(record: EvaluationRecord) -> str:
-    """An evaluation in a few words."""
+def evaluation_text(record: EvaluationRecord, best_metric: str = "") -> str:
+    """An evaluation in a few words; `best_metric` is what decides which one is the best."""
     parts = [f"{name} {value:.4g}" for name, value in record.metrics.items()] + [f"loss {record.loss:.4g}"]
-    return " · ".join(parts) + (" · best so far" if record.best else "")
+    best = " ".join(["best", best_metric, "so far"] if best_metric else ["best so far"])
+    return " · ".join([*parts, best] if record.best else parts)
 
 
 def sparkline(values: list[float], width: int) -> str:

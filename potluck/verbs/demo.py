@@ -27,6 +27,7 @@ def demo(devices: str, run_dir: Path | None, *, as_json: bool) -> int:
         from potluck.runtime.run_folder import new_run_dir
         from potluck.runtime.train import train
 
+        it.display.judged_by(job.best_metric[0])
         it.run_dir = run_dir or new_run_dir(RUNS)
         result = train(job, fleet, it.options(run_dir=it.run_dir))
     seconds = time.monotonic() - started

@@ -6,6 +6,7 @@ import os
 import re
 import socket
 from collections.abc import Iterable, Sequence
+from itertools import pairwise
 from pathlib import PurePath
 from typing import cast
 
@@ -62,8 +63,7 @@ def was_refused(name: str, said: Sequence[str]) -> bool:
 
 def count_devices(command_lines: Iterable[Sequence[str]]) -> int:
     """How many of these processes are devices of potluck."""
-    pairs = (zip(line, line[1:], strict=False) for line in command_lines)
-    return sum(any(PurePath(a).name == "potluck" and b == "join" for a, b in pair) for pair in pairs)
+    return sum(any(PurePath(a).name == "potluck" and b == "join" for a, b in pairwise(line)) for line in command_lines)
 
 
 def _choose_threads() -> int:

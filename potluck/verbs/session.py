@@ -15,6 +15,7 @@ import msgspec
 from potluck.display.choose import Display, open_display
 from potluck.errors import PotluckError
 from potluck.failures import Interrupted, traceback_kept
+from potluck.metrics.records import Record, RunStarted
 from potluck.stopping import Stopping
 
 if TYPE_CHECKING:
@@ -34,8 +35,15 @@ class Terminal:
         from potluck.runtime.options import Options
 
         return Options(
-            watchers=[self.display], progress=self.display.note, should_stop=self.stopping.requested, **choices
+            watchers=[self.display, self], progress=self.display.note, should_stop=self.stopping.requested, **choices
         )
+
+    def record(self, record: Record) -> None:
+        """Called with every record: from the first round on, Ctrl-C lets the round finish."""
+        self.stopping.training |= isinstance(record, RunStarted)
+
+    def lanes(self, round: int, busy: dict[str, float]) -> None:
+        """The display shows them."""
 
 
 @contextlib.contextmanager

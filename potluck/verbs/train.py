@@ -13,7 +13,9 @@ from typing import TYPE_CHECKING
 import click
 
 from potluck.config import TrainSettings
+from potluck.display.view import evaluation_text
 from potluck.job import load_job
+from potluck.metrics.records import RECORDS, EvaluationRecord, read
 from potluck.plan.validate import read_plan
 from potluck.units import duration_text
 from potluck.verbs.here import RUNS, check_run_dir, listen_address, local_fleet, newest_run
@@ -36,6 +38,7 @@ def train(job_file: str, settings: TrainSettings, *, resume: bool) -> int:
     started = time.monotonic()
     with terminal(f"potluck train {job_file}", f"reading {job_file}", as_json=settings.json) as it:
         job = load_job(job_file)
+        it.display.judged_by(job.best_metric[0])
         from potluck.runtime.run_folder import new_run_dir
         from potluck.runtime.train import train as train_job
 
@@ -55,24 +58,50 @@ def report(result: TrainResult, seconds: float, *, as_json: bool) -> None:
     if as_json:
         emit(summary(result, seconds))
         return
-    figures = [f"{name} {value:.4g}" for name, value in result.metrics.items()]
-    figures += [] if result.loss is None else [f"loss {result.loss:.4g}"]
-    figures += [f"{result.samples_per_s:,.0f} samples/s", duration_text(seconds)]
-    click.echo(f"{result.reason} after {result.rounds} rounds: " + " · ".join(figures))
+    rate = f"{result.samples_per_s:,.0f} samples/s"
+    click.echo(f"{result.reason} after {result.rounds} rounds in {duration_text(seconds)}, {rate}")
+    if (evaluated := last_evaluation(result.run_dir)) is not None:
+        click.echo(
+            f"metrics  {evaluation_text(evaluated, _best_metric(result.run_dir))}, after round {evaluated.round}"
+        )
     click.echo(f"samples  {result.samples_lost} lost, {result.samples_doubled} used twice")
     click.echo(f"model    {result.model_path}")
+    _report_best(result)
     if result.reason == "stopped":
         click.echo(f"go on    {resume_command(sys.argv[1:], result.run_dir)}")
 
 
+def last_evaluation(run_dir: Path) -> EvaluationRecord | None:
+    """The newest evaluation of a run; one that was stopped may have trained more rounds since."""
+    return next((r for r in reversed(list(read(run_dir / RECORDS))) if isinstance(r, EvaluationRecord)), None)
+
+
+def _best_metric(run_dir: Path) -> str:
+    from potluck.recover.checkpoint import best
+
+    found = best(run_dir)
+    return found.metric if found is not None else ""
+
+
+def _report_best(result: TrainResult) -> None:
+    """Says where the best model is, if that is not the last one."""
+    from potluck.recover.checkpoint import WEIGHTS, best, best_path
+
+    found, path = best(result.run_dir), best_path(result.run_dir)
+    if found is not None and path is not None and found.round != result.rounds and path.is_dir():
+        click.echo(f"best     {path / WEIGHTS}: {found.metric} {found.value:.4g}, after round {found.round}")
+
+
 def summary(result: TrainResult, seconds: float) -> dict[str, object]:
     """A run as JSON has it."""
+    evaluated = last_evaluation(result.run_dir)
     stopped = {"resume": resume_command(sys.argv[1:], result.run_dir)} if result.reason == "stopped" else {}
     return {
         "reason": result.reason,
         "rounds": result.rounds,
         "loss": result.loss,
         **result.metrics,
+        "evaluated_after": evaluated.round if evaluated is not None else None,
         "samples_per_s": result.samples_per_s,
         "samples_lost": result.samples_lost,
         "samples_doubled": result.samples_doubled,

@@ -134,6 +134,17 @@ def test_ctrl_c_finishes_the_round_and_the_run_can_be_resumed(potluck):
     assert (resumed["samples_lost"], resumed["samples_doubled"]) == (0, 0)
 
 
+def test_ctrl_c_before_training_stops_at_once(potluck):
+    process = potluck.start("train", potluck.job(rounds=100_000), "--no-local", "--devices", "1", "--run-dir", "run")
+    _wait_for_line(process, "waiting for 1 devices")
+    asked = time.monotonic()
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=DEADLINE_S)
+    assert time.monotonic() - asked < 10
+    assert process.returncode == 130
+    assert err.splitlines() == ["stopping", "potluck: interrupted"]
+
+
 def test_a_second_ctrl_c_stops_at_once(potluck):
     process = potluck.start("train", potluck.job(rounds=100_000), "--local", "1,0.1", "--run-dir", "run")
     _wait_for_line(process, "round ")
@@ -191,5 +202,5 @@ def test_a_name_that_is_taken_is_refused_with_the_way_out(potluck):
     assert code == 0, err
     assert "computing with " in err
     assert "--threads changes it" in err
-    out, err = train.communicate(timeout=DEADLINE_S)
+    _, err = train.communicate(timeout=DEADLINE_S)
     assert train.returncode == 0, err

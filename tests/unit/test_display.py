@@ -89,13 +89,14 @@ def test_a_sparkline_falls_with_the_values_and_keeps_its_width():
 def test_lines_say_every_epoch_evaluation_and_incident():
     stream = io.StringIO()
     display = LineDisplay(stream)
+    display.judged_by("accuracy")
     records: list[Record] = [STARTED, ADOPTED, *(_round(n) for n in range(20)), EVALUATED, TROUBLE]
     for record in records:
         display.record(record)
     text = stream.getvalue()
     assert "round 10/20 · epoch 1/2 · loss 1.0000" in text
     assert "round 20/20 · epoch 2/2" in text
-    assert "after round 10: accuracy 0.75 · loss 0.5 · best so far" in text
+    assert "after round 10: accuracy 0.75 · loss 0.5 · best accuracy so far" in text
     assert "a loss is NaN; run once more" in text
     assert len(text.splitlines()) < 10  # rounds come faster than anybody reads
 

@@ -1,0 +1,27 @@
+"""Ctrl-C: in order while training, at once before it, and never twice."""
+
+import signal
+
+import pytest
+
+from potluck.stopping import Stopping
+
+
+def test_while_training_the_first_asks_and_the_second_stops_and_the_third_is_ignored():
+    noticed: list[bool] = []
+    with Stopping(lambda: noticed.append(True)) as stopping:
+        stopping.training = True
+        signal.raise_signal(signal.SIGINT)
+        assert stopping.requested()
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+        signal.raise_signal(signal.SIGINT)
+    assert noticed == [True]
+
+
+def test_before_training_the_first_stops_and_the_second_is_ignored():
+    with Stopping(lambda: None) as stopping:
+        assert not stopping.requested()
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGTERM)
+        signal.raise_signal(signal.SIGINT)
