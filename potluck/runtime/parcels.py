@@ -6,6 +6,7 @@ arrives transposed.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import msgspec
@@ -13,7 +14,10 @@ import torch
 
 from potluck.errors import LinkError
 from potluck.model.interpret import torch_constant
+from potluck.model.program import ITEM_BYTES
 from potluck.wire.link import Buffer
+
+_MOST_AXES = 64
 
 
 class _Head(msgspec.Struct, frozen=True, array_like=True):
@@ -62,16 +66,28 @@ def unpack(parts: Sequence[memoryview], device: torch.device, *, copy: bool = Tr
 
 
 def _tensor(head: _Head, raw: memoryview, device: torch.device, copy: bool) -> torch.Tensor:
-    dtype = torch_constant("dtype", head.dtype)
-    count = 1
-    for size in head.shape:
-        count *= size
-    if len(raw) != count * dtype.itemsize or sorted(head.order) != list(range(len(head.shape))):
+    axes = len(head.shape)
+    if axes > _MOST_AXES or any(size < 0 for size in head.shape) or sorted(head.order) != list(range(axes)):
+        raise LinkError(f"a message says shape {head.shape[:_MOST_AXES]}, which no tensor has; the link is broken")
+    count = math.prod(head.shape)
+    if head.dtype not in ITEM_BYTES:  # torch has others too, some of which would crash here
+        raise LinkError(f"a message holds elements of type {head.dtype[:40]!r}; the link is broken")
+    dtype: torch.dtype = torch_constant("dtype", head.dtype)
+    if len(raw) != count * dtype.itemsize:
         raise LinkError(f"a message says {head.shape} {head.dtype} but carries {len(raw)} bytes; the link is broken")
+    try:
+        return _laid_out(head, raw, dtype, count, copy).to(device)
+    except (RuntimeError, TypeError, ValueError, OverflowError) as error:
+        what = " ".join(str(error).split())[:200]
+        raise LinkError(f"a message says {head.shape} {head.dtype} ({what}); the link is broken") from error
+
+
+def _laid_out(head: _Head, raw: memoryview, dtype: torch.dtype, count: int, copy: bool) -> torch.Tensor:
+    """The tensor, with the memory order it had."""
     flat = torch.frombuffer(raw, dtype=dtype) if count else torch.empty(0, dtype=dtype)
     if copy:
         flat = flat.clone()
     back = [0] * len(head.order)
     for place, axis in enumerate(head.order):
         back[axis] = place
-    return flat.view(head.shape).permute(back).to(device)
+    return flat.view(head.shape).permute(back)
