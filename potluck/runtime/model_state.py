@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 from safetensors import SafetensorError, safe_open
 
-from potluck.errors import InputError
+from potluck.errors import DeviceError, InputError
 from potluck.model.program import ProgramPair
 from potluck.recover.snapshot import read_weights
 from potluck.runtime.layout import PlanLayout
@@ -47,8 +47,19 @@ class ModelState:
                 found |= {n: opened.get_tensor(n if n in stored else second[n]) for n in missing}
         return found
 
-    def merge(self, part: StageState) -> None:
-        """Takes over what a device reported."""
+    def merge(self, device: str, part: StageState, parameters: Sequence[str], buffers: Sequence[str]) -> None:
+        """Takes over what a device reported, if it is the state of these parameters and buffers; all or nothing."""
+        for found, expected in ((part.parameters, parameters), (part.buffers, buffers)):
+            for name in sorted(set(found) ^ set(expected)):
+                raise _wrong(device, f"{'without' if name in expected else 'with'} {name!r}")
+            for name, tensor in found.items():
+                _check_like(device, name, tensor, self.tensors[name])
+        for key, tensor in part.optimizer.items():
+            name = key.rpartition("/")[0]
+            if name not in part.parameters:
+                raise _wrong(device, f"with the optimizer state {key!r}")
+            if tensor.dim():  # a slot is like its parameter, or one number
+                _check_like(device, key, tensor, self.tensors[name])
         self.tensors.update(part.parameters)
         self.tensors.update(part.buffers)
         self.optimizer.update(part.optimizer)
@@ -93,6 +104,16 @@ class ModelState:
             if tensor.shape != shape:
                 shapes = f"{tuple(tensor.shape)}, the model's is {tuple(shape)}"
                 raise InputError(f"{where}: {name} has shape {shapes}; give a file saved from this model")
+
+
+def _check_like(device: str, name: str, tensor: torch.Tensor, like: torch.Tensor) -> None:
+    if tensor.shape != like.shape or tensor.dtype != like.dtype:
+        here, there = (f"{tuple(t.shape)} {str(t.dtype).removeprefix('torch.')}" for t in (like, tensor))
+        raise _wrong(device, f"where {name!r} is {there} instead of {here}")
+
+
+def _wrong(device: str, what: str) -> DeviceError:
+    return DeviceError(f"device {device} reported a state {what}; restart it and go on with --resume")
 
 
 def trainable_names(programs: ProgramPair) -> list[str]:

@@ -51,7 +51,8 @@ class Saver:
     def _collect_and_write(self, round: int, order: Any) -> None:
         started = time.monotonic()
         for device in self._reporters:
-            self.s.model.merge(receive_state(self.s.link, device, round, self.s.timeout_s))
+            state = receive_state(self.s.link, device, round, self.s.timeout_s)
+            self.s.model.merge(device, state, *self.s.layout.reported_names(device))
         position = self._position(round, order)
         weights = self.s.model.weights()
         try:
