@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from potluck.plan.edges import Pair
 from potluck.plan.pipeline import Pipeline, Wire, Work, finish_s
-from potluck.plan.routes import routes, rows
+from potluck.plan.routes import Route, routes, rows
 from potluck.plan.station import Station, Stations
 from potluck.plan.tables import Array, Tables
 from potluck.types import ModelFacts, Plan, Profile
@@ -54,7 +54,7 @@ class CostModel:
         self.rows, self.micro_batches = micro_batch_size, micro_batches
         self.tables = tables or Tables(profile)
         self.stations = Stations(facts, self.tables, micro_batch_size, micro_batches, coupled_samples=coupled_samples)
-        self._wires: dict[tuple[int, int, int, bool], tuple[Line, _Sent]] = {}
+        self._wires: dict[tuple[int, int, int, bool], _Sent] = {}
 
     def line(self, shape: Shape) -> Line | None:
         """The stations of a shape with their best shares, or None if a group cannot or it does not fit."""
@@ -174,13 +174,12 @@ class CostModel:
 
     def wire(self, a: Station, b: Station, row_bytes: int, *, back: bool) -> _Sent:
         """Occupancy and further latency of what is sent between two stages, by micro-batch or one for all."""
-        key = (id(a), id(b), row_bytes, back)
-        known = self._wires.get(key)
-        if known is not None and known[0][0] is a and known[0][1] is b:  # an id may be used again
-            return known[1]
-        alone = len(a.stage.group) == len(b.stage.group) == 1
-        found = self._sent_alone(a, b, row_bytes, back) if alone else self._sent(a, b, row_bytes, back)
-        self._wires[key] = ((a, b), found)
+        key = (a.crew, b.crew, row_bytes, back)
+        found = self._wires.get(key)
+        if found is None:
+            alone = len(a.stage.group) == len(b.stage.group) == 1
+            found = self._sent_alone(a, b, row_bytes, back) if alone else self._sent(a, b, row_bytes, back)
+            self._wires[key] = found
         return found
 
     def _sent_alone(self, a: Station, b: Station, row_bytes: int, back: bool) -> _Sent:
@@ -192,18 +191,24 @@ class CostModel:
 
     def _sent(self, a: Station, b: Station, row_bytes: int, back: bool) -> _Sent:
         plan = Plan(micro_batch_size=self.rows, micro_batches=self.micro_batches, stages=(a.stage, b.stage))
-        occupancies, latencies = [], []
-        for m in range(self.micro_batches):
-            ends = [rows(stage, m, self.rows, plan) for stage in (a.stage, b.stage)]
-            sent: dict[str, float] = {}
-            latest = 0.0
-            for route in routes(*(ends[::-1] if back else ends)):
-                seconds = self.tables.transfer_s(route.source, route.target, (route.stop - route.start) * row_bytes)
-                sent[route.source] = sent.get(route.source, 0.0) + seconds
-                latest = max(latest, sent[route.source] + self.tables.latency_s(route.source, route.target))
-            occupancies.append(max(sent.values()))
-            latencies.append(latest - occupancies[-1])
-        return tuple(occupancies), tuple(latencies)
+        known: dict[Pair, tuple[float, float]] = {}  # of the same two members every time
+        for m, pair in enumerate(zip(a.turns, b.turns, strict=True)):
+            if pair not in known:
+                ends = [rows(stage, m, self.rows, plan) for stage in (a.stage, b.stage)]
+                known[pair] = self._message(routes(*(ends[::-1] if back else ends)), row_bytes)
+        sent = [known[pair] for pair in zip(a.turns, b.turns, strict=True)]
+        return tuple(occupancy for occupancy, _ in sent), tuple(latency for _, latency in sent)
+
+    def _message(self, ways: Sequence[Route], row_bytes: int) -> tuple[float, float]:
+        """Occupancy of the busiest sender, and what the last rows need beside that."""
+        sent: dict[str, float] = {}
+        latest = 0.0
+        for way in ways:
+            seconds = self.tables.transfer_s(way.source, way.target, (way.stop - way.start) * row_bytes)
+            sent[way.source] = sent.get(way.source, 0.0) + seconds
+            latest = max(latest, sent[way.source] + self.tables.latency_s(way.source, way.target))
+        occupancy = max(sent.values())
+        return occupancy, latest - occupancy
 
 
 def _depth(station: Station) -> int:

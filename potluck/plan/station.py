@@ -19,6 +19,7 @@ class Station:
     """One stage with its shares settled."""
 
     stage: Stage  # its depth is the one it was made for
+    crew: int  # the same for the same members with the same shares
     forward_s: tuple[float, ...]  # of a micro-batch, by member; sharing by samples, of the slowest
     backward_s: tuple[float, ...]
     turns: tuple[int, ...]  # which member has each micro-batch of a round
@@ -53,6 +54,7 @@ class Stations:
         self._coupled_samples = coupled_samples
         self.edges = Edges(facts)
         self.cuts = [*self.edges.at_cuts(), (0, 0)]
+        self._crews: dict[tuple[tuple[Member, ...], Sharing], int] = {}
         self._spans: dict[tuple[int, int], SpanBytes] = {}
         self._sizes: dict[tuple[str, tuple[int, int], int, bool, bool], tuple[int, int, int]] = {}
         self._known: dict[tuple[tuple[int, int], tuple[str, ...], int, bool], Station | None] = {}
@@ -112,6 +114,7 @@ class Stations:
         ]
         return Station(
             stage=stage,
+            crew=self._crews.setdefault((stage.group, stage.sharing), len(self._crews)),
             forward_s=tuple(f for f, _ in steps),
             backward_s=tuple(b for _, b in steps),
             turns=self._turns(stage) if by_turns and len(members) > 1 else (0,) * self.micro_batches,

@@ -1,0 +1,203 @@
+"""Where to cut, for a given sequence of groups: a dynamic programme over all cuts at once that guides the search.
+
+It minimises what a round nearly takes: the passage of one micro-batch through all stages, plus (M − 1) times the
+slowest stage or link. For a fixed limit on the slowest the rest is additive, so the programme is run for a ladder of
+limits, all in the same arrays. Shares are taken as divisible here; the cost model settles them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from potluck.plan.cost import CostModel
+from potluck.plan.tables import Array, DeviceTables
+
+LIMITS = 10  # rungs of the ladder
+_NEVER = np.inf
+
+
+@dataclass(frozen=True)
+class Spans:
+    """A group on every run of blocks [i, j): arrays of shape (blocks + 1, blocks + 1), infinite where it cannot be."""
+
+    forward_s: Array  # latency of a micro-batch
+    step_s: Array  # forward and backward
+    busy_s: Array  # of the whole group, for a micro-batch
+    reduce_s: Array
+    fixed_bytes: Array  # of its tightest member, less its memory
+    kept_bytes: Array
+
+
+@dataclass(frozen=True)
+class Guess:
+    """Cuts, and about what a round takes with them."""
+
+    seconds: float
+    cuts: tuple[int, ...]  # where each stage ends
+
+
+class Guide:
+    """Cuts for group sequences of one cost model; groups are remembered."""
+
+    def __init__(self, cost: CostModel) -> None:
+        self.cost = cost
+        self.blocks = len(cost.facts.blocks)
+        self._known: dict[frozenset[str], Spans] = {}
+        self._size = _differences(_prefix([b.trainable_bytes for b in cost.facts.blocks]))
+        held = [b.weight_bytes + (1 + cost.facts.optimizer_slots) * b.trainable_bytes + 2 * b.buffer_bytes
+                for b in cost.facts.blocks]  # fmt: skip
+        self._held = _differences(_prefix(held))
+        self._out = np.array([float(c[0]) for c in cost.stations.cuts]) * cost.rows
+        self._back = np.array([float(c[1]) for c in cost.stations.cuts]) * cost.rows
+        edge = self._out + self._back
+        self._at_edges = edge[:, None] + edge[None, :]
+        exclusive = _prefix([float(b.exclusive) for b in cost.facts.blocks])
+        self._shareable = _differences(exclusive) == 0
+        self._possible = np.tri(self.blocks + 1, k=-1, dtype=bool).T
+
+    def guesses(self, groups: Sequence[tuple[str, ...]]) -> list[Guess]:
+        """The best cuts for each limit, best first, without repetition."""
+        m, spans = self.cost.micro_batches, [self.spans(g) for g in groups]
+        wires = [self._wires(a, b) for a, b in zip(groups, groups[1:], strict=False)]
+        limits = self._ladder(spans, wires)
+        passage = np.full((len(limits), self.blocks + 1), _NEVER)
+        passage[:, self.blocks] = 0.0
+        total, chosen = passage.copy(), []
+        for p in reversed(range(len(groups))):
+            passage, total, choice = self._stage(groups, p, spans[p], wires, limits, passage, total)
+            chosen.append(choice)
+        chosen.reverse()
+        found: dict[tuple[int, ...], Guess] = {}
+        for rung, limit in enumerate(limits):
+            if np.isfinite(total[rung, 0]):
+                cuts, start = [], 0
+                for choice in chosen:
+                    start = int(choice[rung, start])
+                    cuts.append(start)
+                seconds = float(total[rung, 0] + (m - 1) * limit)
+                if tuple(cuts) not in found or found[tuple(cuts)].seconds > seconds:
+                    found[tuple(cuts)] = Guess(seconds, tuple(cuts))
+        return sorted(found.values(), key=lambda g: g.seconds)
+
+    def _stage(
+        self, groups: Sequence[tuple[str, ...]], p: int, spans: Spans, wires: list[tuple[Array, Array, Array]],
+        limits: Array, passage: Array, total: Array,
+    ) -> tuple[Array, Array, Array]:  # fmt: skip
+        """One stage more in front: for each limit and first block, passage, total with sums, and where it ends."""
+        depth = len(groups) - p
+        flying = min(depth if len(groups[p]) == 1 else -(-depth // len(groups[p])) + 1, depth)
+        fits = spans.fixed_bytes + flying * spans.kept_bytes <= 0
+        step = np.where(fits & self._possible, spans.step_s, _NEVER)
+        ahead = spans.forward_s
+        busy = spans.busy_s
+        if p < len(wires):
+            out_s, back_s, load = wires[p]
+            step = step + (out_s + back_s)[None, :]
+            ahead = ahead + out_s[None, :]
+            busy = np.maximum(busy, load[None, :])
+        step = np.where(busy[None] <= limits[:, None, None], step[None], _NEVER)
+        through = step + passage[:, None, :]
+        ends = np.maximum(through + spans.reduce_s[None], ahead[None] + total[:, None, :])
+        choice = ends.argmin(axis=2)
+        places = np.ogrid[: len(limits), : self.blocks + 1]
+        return through[places[0], places[1], choice], ends[places[0], places[1], choice], choice
+
+    def _ladder(self, spans: Sequence[Spans], wires: Sequence[tuple[Array, Array, Array]]) -> Array:
+        """Limits from what nobody can beat (all groups busy all the time) to a slow, sure one."""
+        whole = [float(s.busy_s[0, self.blocks]) for s in spans]
+        rate = sum(1.0 / max(w, 1e-12) for w in whole if np.isfinite(w))
+        if not rate:
+            rate = sum(1.0 / max(float(np.nansum(np.where(np.isfinite(s.busy_s), s.busy_s, np.nan)
+                                                 .diagonal(1))), 1e-12) for s in spans)  # fmt: skip
+        least = (
+            max(1.0 / rate, *(float(load.min()) for _, _, load in wires), 1e-12) if wires else max(1.0 / rate, 1e-12)
+        )
+        ladder = least * np.geomspace(1.0, max(3.0, 1.5 * len(spans)), LIMITS - 1)
+        return np.append(ladder, least * 1e6)
+
+    def _wires(self, a: tuple[str, ...], b: tuple[str, ...]) -> tuple[Array, Array, Array]:
+        """For a cut before each block: seconds forward, seconds back, and how long a line is busy with a micro-batch."""
+        tables = self.cost.tables
+        out = [1.0 / tables.transfer_s(x, y, 1.0) if tables.transfer_s(x, y, 1.0) else np.inf for x in a for y in b]
+        back = [1.0 / tables.transfer_s(y, x, 1.0) if tables.transfer_s(y, x, 1.0) else np.inf for x in a for y in b]
+        out_rate, back_rate = (
+            len(out) / sum(1 / r for r in out) if min(out) < np.inf else np.inf,
+            (len(back) / sum(1 / r for r in back) if min(back) < np.inf else np.inf),
+        )
+        late = max(tables.latency_s(x, y) for x in a for y in b)
+        out_s, back_s = self._out / out_rate, self._back / back_rate
+        if self.cost.profile.medium == "full":
+            load = np.maximum(out_s / len(a), back_s / len(b))
+        else:
+            load = out_s + back_s
+        return out_s + late, back_s + late, load
+
+    def spans(self, group: tuple[str, ...]) -> Spans:
+        """The group on every run of blocks."""
+        key = frozenset(group)
+        if key not in self._known:
+            self._known[key] = self._spans(group)
+        return self._known[key]
+
+    def _spans(self, group: tuple[str, ...]) -> Spans:
+        members = [self.cost.tables.devices[d] for d in group]
+        if len(members) == 1:
+            return self._alone(members[0])
+        if len(members) > self.cost.micro_batches:
+            return _impossible(self.blocks)
+        alone = [self.spans((d,)) for d in group]
+        steps = np.array([s.step_s for s in alone])
+        with np.errstate(divide="ignore", invalid="ignore"):
+            busy = 1.0 / (1.0 / np.maximum(steps, 1e-12)).sum(axis=0)
+            weight = (1.0 / np.maximum(steps, 1e-12)) * busy
+            whole = np.maximum(np.round(weight * self.cost.micro_batches), 1.0)
+            busy = np.maximum(
+                busy, (whole * steps).max(axis=0) / np.maximum(whole.sum(axis=0), self.cost.micro_batches)
+            )
+        forward = np.array([s.forward_s for s in alone])
+        tight = np.array([s.fixed_bytes for s in alone])
+        return Spans(
+            forward_s=(weight * forward).sum(axis=0),
+            step_s=np.where(self._shareable, (weight * steps).sum(axis=0), _NEVER),
+            busy_s=np.where(self._shareable, busy, _NEVER),
+            reduce_s=self._reduce(members),
+            fixed_bytes=tight.max(axis=0) + self._size,
+            kept_bytes=np.array([s.kept_bytes for s in alone]).max(axis=0),
+        )
+
+    def _alone(self, member: DeviceTables) -> Spans:
+        rows, profile = self.cost.rows, member.profile
+        copied = rows * self._at_edges / rows / profile.copy_bytes_s if profile.copy_bytes_s else 0.0
+        forward = _differences(member.forward(rows)) + profile.message_s
+        step = forward + _differences(member.backward(rows)) + profile.message_s + copied
+        if member.memory_bytes:
+            fixed = self._held + 2 * self._at_edges - member.memory_bytes
+        else:
+            fixed = np.full_like(step, -np.inf)
+        kept = _differences(member.kept(rows))
+        return Spans(forward, step, step, np.zeros_like(step), fixed, kept)
+
+    def _reduce(self, members: Sequence[DeviceTables]) -> Array:
+        """As the cost model: every member adds up its part, parts go out, sums come back."""
+        tables, slowest = self.cost.tables, 0.0
+        for one in members:
+            slowest = max(slowest, sum(tables.transfer_s(one.name, o.name, 1.0) for o in members if o is not one))
+        late = max(tables.latency_s(a.name, b.name) for a in members for b in members if a is not b)
+        return 2 * (self._size / len(members) * slowest + late)
+
+
+def _impossible(blocks: int) -> Spans:
+    never = np.full((blocks + 1, blocks + 1), _NEVER)
+    return Spans(never, never, never, never, never, never)
+
+
+def _prefix(values: Sequence[float]) -> Array:
+    return np.concatenate([[0.0], np.cumsum(values)])
+
+
+def _differences(sums: Array) -> Array:
+    """[i, j] → the sum over [i, j)."""
+    return sums[None, :] - sums[:, None]

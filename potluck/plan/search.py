@@ -1,0 +1,250 @@
+"""Finds a plan: which devices form which groups in which order, where to cut, how deep to run, what to recompute.
+
+The search moves through sequences of groups. For each, `plan/guide.py` proposes cuts and the cost model judges them;
+the best are polished (cuts, depths, recomputation), and the best of those are ranked by the event simulation. With few
+devices every sequence is tried; with many, a local search starts from several orders of the devices. At any time there
+is a best plan so far, and the time given is kept.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from potluck.errors import PlanError
+from potluck.plan.bound import lower_bound_s
+from potluck.plan.cost import CostModel, Line, Shape
+from potluck.plan.events import simulate
+from potluck.plan.guide import Guide
+from potluck.plan.sequences import Groups, all_sequences, neighbours, shuffled, starts
+from potluck.plan.tables import Tables
+from potluck.types import ModelFacts, Plan, Profile
+
+EXHAUSTIVE_DEVICES = 4  # up to here every sequence of groups is tried
+_WORTH_A_LOOK = 1.12  # guesses within this factor of the best are judged by the cost model
+_POOL = 12  # plans that are polished and simulated
+
+
+@dataclass(frozen=True)
+class Found:
+    """A plan and how good it is."""
+
+    plan: Plan
+    round_s: float  # by the event simulation
+    cost_s: float
+    bound_s: float  # no plan is faster
+    left_out: tuple[tuple[str, str], ...]  # devices, and why
+    runner_up: Plan | None
+    runner_up_s: float | None
+    seconds: float  # spent searching
+    tried: int  # plans judged
+
+
+def find_plan(
+    facts: ModelFacts, profile: Profile, sizes: Sequence[tuple[int, int]], *, seconds: float = 5.0, seed: int = 0,
+    coupled_samples: bool = False,
+) -> Found:  # fmt: skip
+    """The best plan found in the time given. `sizes` are the micro-batch sizes and counts to choose from."""
+    began = time.monotonic()
+    tables = Tables(profile)
+    searches = [
+        Search(
+            CostModel(facts, profile, rows, count, coupled_samples=coupled_samples, tables=tables), seed,
+            deadline=began + seconds * 0.85 * (i + 1) / len(sizes),
+        )
+        for i, (rows, count) in enumerate(sizes)
+    ]  # fmt: skip
+    pool = sorted((scored for search in searches for scored in search.run()), key=lambda s: s[0])
+    if not pool:
+        raise PlanError("no plan fits the memory of these devices; see `potluck plan`")
+    judged = []
+    for cost_s, plan in pool:
+        if judged and (len(judged) >= _POOL or time.monotonic() > began + seconds):
+            break
+        judged.append((simulate(plan, facts, profile, tables=tables).round_s / plan.batch_size, cost_s, plan))
+    judged.sort(key=lambda j: j[0])
+    per_sample, cost_s, plan = judged[0]
+    other = next((j for j in judged[1:] if _outline(j[2]) != _outline(plan)), None)
+    return Found(
+        plan=plan,
+        round_s=per_sample * plan.batch_size,
+        cost_s=cost_s,
+        bound_s=min(lower_bound_s(search.cost) for search in searches),
+        left_out=_left_out(plan, profile),
+        runner_up=other[2] if other else None,
+        runner_up_s=other[0] * other[2].batch_size if other else None,
+        seconds=time.monotonic() - began,
+        tried=sum(search.tried for search in searches),
+    )
+
+
+class Search:
+    """The search for one micro-batch size."""
+
+    def __init__(self, cost: CostModel, seed: int, deadline: float) -> None:
+        self.cost, self.guide = cost, Guide(cost)
+        self._seed, self._deadline = seed, deadline
+        self._devices = tuple(cost.tables.devices)
+        self._seen: dict[Groups, float] = {}
+        self._pool: dict[Shape, tuple[float, Line]] = {}
+        self._best_guess = float("inf")
+        self.tried = 0
+
+    def run(self) -> list[tuple[float, Plan]]:
+        """Plans with their seconds by the cost model, best first."""
+        if len(self._devices) <= EXHAUSTIVE_DEVICES:
+            for groups in all_sequences(self._devices):
+                self._try(groups)
+        else:
+            self._wander()
+        self._polish()
+        best = sorted(self._pool.values(), key=lambda scored: scored[0])[:_POOL]
+        return [(seconds, self.cost.plan(line)) for seconds, line in best]
+
+    def _late(self) -> bool:
+        return time.monotonic() > self._deadline
+
+    def _wander(self) -> None:
+        """Local search from several starts, then from shaken copies of the best."""
+        for start in starts(self.guide):
+            self._try(start)
+        if not self._pool:
+            return
+        turn = 0
+        while not self._late():
+            current = min(self._seen, key=self._seen.__getitem__)
+            if turn:
+                current = shuffled(current, self._devices, self._seed + turn)
+                self._try(current)
+            self._descend(current)
+            turn += 1
+
+    def _descend(self, current: Groups) -> None:
+        """Moves to the first better neighbour until there is none."""
+        improved = True
+        while improved and not self._late():
+            improved = False
+            for groups in neighbours(current, self._devices, self._seed):
+                if self._late():
+                    return
+                if groups not in self._seen and self._try(groups) < self._seen[current] * 0.9999:
+                    current, improved = groups, True
+                    break
+
+    def _try(self, groups: Groups) -> float:
+        """Judges a sequence of groups: the seconds of its best plan, infinite if none fits."""
+        guesses = self.guide.guesses(groups)
+        best = float("inf")
+        if guesses:
+            self._best_guess = min(self._best_guess, guesses[0].seconds)
+            near = [g for g in guesses if g.seconds <= guesses[0].seconds * _WORTH_A_LOOK]
+            if guesses[0].seconds <= self._best_guess * _WORTH_A_LOOK or len(self._devices) <= EXHAUSTIVE_DEVICES:
+                shapes = [s for g in near for s in self._shapes(groups, g.cuts)]
+                best = self._judge(shapes)
+            else:
+                best = guesses[0].seconds * _WORTH_A_LOOK
+        self._seen[groups] = best
+        return best
+
+    def _shapes(self, groups: Groups, cuts: Sequence[int]) -> Iterable[Shape]:
+        """The cuts with the depths that memory allows: the deepest, the shallowest; recomputing if nothing else fits."""
+        stages = tuple(zip(_ranges(cuts), groups, strict=True))
+        shallow = Shape.of(stages, range(len(stages), 0, -1))
+        deep = self._deepest(stages, shallow.recompute)
+        if deep is None:
+            again = self._recomputing(stages)
+            if again is not None:
+                yield again
+            return
+        yield deep
+        if deep != shallow:
+            yield shallow
+
+    def _deepest(
+        self, stages: tuple[tuple[tuple[int, int], tuple[str, ...]], ...], again: tuple[bool, ...]
+    ) -> Shape | None:
+        """Every stage as deep as its memory allows, never deeper than the one before."""
+        depths: list[int] = []
+        count = len(stages)
+        for p, (blocks, devices) in enumerate(stages):
+            most = min(2 * (count - p) - 1, depths[-1] if depths else 2 * count)
+            fitting = [
+                k for k in range(most, count - p - 1, -1) if self.cost.stations.best(blocks, devices, k, again[p])
+            ]
+            if not fitting:
+                return None
+            depths.append(fitting[0])
+        return Shape(stages, tuple(depths), again)
+
+    def _recomputing(self, stages: tuple[tuple[tuple[int, int], tuple[str, ...]], ...]) -> Shape | None:
+        """Recomputation in just those stages that do not fit otherwise."""
+        count = len(stages)
+        again = tuple(
+            self.cost.stations.best(blocks, devices, count - p) is None for p, (blocks, devices) in enumerate(stages)
+        )
+        return self._deepest(stages, again) if any(again) else None
+
+    def _judge(self, shapes: Iterable[Shape]) -> float:
+        """Adds shapes that fit to the pool; returns the seconds of the best of them."""
+        fresh, best = [], float("inf")
+        for shape in dict.fromkeys(shapes):
+            if shape in self._pool:
+                best = min(best, self._pool[shape][0])
+                continue
+            line = self.cost.line(shape)
+            if line is not None:
+                fresh.append((shape, line))
+        if fresh:
+            self.tried += len(fresh)
+            for (shape, line), seconds in zip(fresh, self.cost.seconds([line for _, line in fresh]), strict=True):
+                self._pool[shape] = (float(seconds), line)
+                best = min(best, float(seconds))
+        if len(self._pool) > 4000:
+            keep = sorted(self._pool.items(), key=lambda item: item[1][0])[:200]
+            self._pool = dict(keep)
+        return best
+
+    def _polish(self) -> None:
+        """Shifts cuts and depths of the best plans while that helps."""
+        for _ in range(20):
+            ranked = sorted(self._pool, key=lambda shape: self._pool[shape][0])[:4]
+            before = self._pool[ranked[0]][0] if ranked else 0.0
+            for shape in ranked:
+                self._judge(_near(shape, len(self.cost.facts.blocks)))
+            if not ranked or min(s for s, _ in self._pool.values()) >= before * 0.99999:
+                return
+
+
+def _near(shape: Shape, blocks: int) -> Iterable[Shape]:
+    """The shape with one cut shifted, one depth changed, or one recomputation toggled."""
+    ends = [stop for (_, stop), _ in shape.stages]
+    groups = [devices for _, devices in shape.stages]
+    for p in range(len(ends) - 1):
+        for shift in (-2, -1, 1, 2):
+            moved = [*ends]
+            moved[p] += shift
+            if all(a < b for a, b in zip([0, *moved], moved, strict=False)) and moved[-1] == blocks:
+                yield Shape(tuple(zip(_ranges(moved), groups, strict=True)), shape.depths, shape.recompute)
+    count = len(ends)
+    for p in range(count):
+        for depth in range(count - p, 2 * (count - p)):
+            depths = (*shape.depths[:p], depth, *shape.depths[p + 1 :])
+            if depth != shape.depths[p] and all(a >= b for a, b in zip(depths, depths[1:], strict=False)):
+                yield Shape(shape.stages, depths, shape.recompute)
+        if shape.recompute[p]:
+            yield Shape(shape.stages, shape.depths, (*shape.recompute[:p], False, *shape.recompute[p + 1 :]))
+
+
+def _ranges(ends: Sequence[int]) -> list[tuple[int, int]]:
+    return list(zip([0, *ends[:-1]], ends, strict=True))
+
+
+def _outline(plan: Plan) -> tuple[object, ...]:
+    """What makes two plans different to a person: stages and who is in them."""
+    return tuple((s.blocks, tuple(m.device for m in s.group)) for s in plan.stages)
+
+
+def _left_out(plan: Plan, profile: Profile) -> tuple[tuple[str, str], ...]:
+    names = [d.device.name for d in profile.devices if d.device.name not in plan.devices]
+    return tuple((name, "with it the best plan found is slower, or does not fit") for name in names)
