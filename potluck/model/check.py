@@ -33,6 +33,8 @@ from potluck.model.program import (
 
 DEEPEST = 32  # how deep a size or an argument may be nested
 LARGEST = 1 << 62
+MOST_TERMS = 256  # of one size: with these bounds every size is computed at once
+MOST_AXES = 64
 
 _LAYOUTS = ("strided",)
 _MEMORY_FORMATS = ("contiguous_format", "preserve_format", "channels_last", "channels_last_3d")
@@ -101,9 +103,10 @@ class _Checker:
     def _tensor(self, number: int, tensor: Tensor) -> None:
         if tensor.dtype not in ITEM_BYTES:
             raise InputError(f"value {number} has the unknown element type {tensor.dtype!r}")
+        if len(tensor.shape) > MOST_AXES:
+            raise InputError(f"value {number} has {len(tensor.shape)} axes")
         for tree in tensor.shape:
-            for rows in (1, 2, 4):
-                size = self._size(tree, rows)
+            for size in self._sizes(tree):
                 if size < 0 or size != int(size):
                     raise InputError(f"value {number} has a size of {size}")
         if tensor.batch_axis is not None and not 0 <= tensor.batch_axis < len(tensor.shape):
@@ -111,15 +114,18 @@ class _Checker:
         if tensor.batch_factor < 1:
             raise InputError(f"value {number} has {tensor.batch_factor} entries per sample")
 
-    def _size(self, tree: Any, rows: int) -> int | float:
+    def _sizes(self, tree: Any) -> list[int | float]:
+        """The size for a few numbers of rows."""
         _check_tree(tree, DEEPEST)
-        try:
-            size = evaluate_size(tree, rows)
-        except (ArithmeticError, ValueError):
-            size = math.nan
-        if not -LARGEST < size < LARGEST:  # also refuses NaN
+        sizes: list[int | float] = []
+        for rows in (1, 2, 4):
+            try:
+                sizes.append(evaluate_size(tree, rows))
+            except (ArithmeticError, ValueError):
+                sizes.append(math.nan)
+        if not all(-LARGEST < size < LARGEST for size in sizes):  # also refuses NaN
             raise InputError("a size cannot be computed")
-        return size
+        return sizes
 
     def _source(self, source: Source) -> None:
         self._define(source.id, f"source {source.name!r}")
@@ -162,8 +168,7 @@ class _Checker:
                 for item in items:
                     self._arg(item, where, depth - 1)
             case Size(tree=tree):
-                for rows in (1, 2, 4):
-                    self._size(tree, rows)
+                self._sizes(tree)
             case NonFinite(text=text) if text not in ("inf", "-inf", "nan"):
                 raise InputError(f"{where} has the number {text!r}")
             case Named(kind=kind, name=name):
@@ -207,16 +212,18 @@ def _given(node: Node, name: str) -> Arg:
     return node.args[position] if position < len(node.args) else node.kwargs.get(name)
 
 
-def _check_tree(tree: SizeTree | Any, depth: int) -> None:
-    """Refuses anything but numbers, "b" and the known operations on them."""
+def _check_tree(tree: SizeTree | Any, depth: int) -> int:
+    """Refuses anything but numbers, "b" and a few of the known operations on them; returns how many terms it has."""
     if isinstance(tree, bool):
         raise InputError("a size is true or false")
     if isinstance(tree, int | float):
-        return
+        if not -LARGEST < tree < LARGEST:
+            raise InputError("a size has a number in it that is too large")
+        return 1
     if isinstance(tree, str):
         if tree != "b":
             raise InputError(f"a size depends on {tree!r}")
-        return
+        return 1
     if not isinstance(tree, list) or depth == 0:
         raise InputError(f"a size is nested deeper than {DEEPEST}, or is no size")
     name, *terms = tree or [None]
@@ -224,5 +231,9 @@ def _check_tree(tree: SizeTree | Any, depth: int) -> None:
         raise InputError(f"unknown size operation {name!r}; made by a newer potluck?")
     if len(terms) != 2 if name in _TWO else not terms:
         raise InputError(f"the size operation {name} has {len(terms)} terms")
+    count = 1
     for term in terms:
-        _check_tree(term, depth - 1)
+        count += _check_tree(term, depth - 1)
+        if count > MOST_TERMS:
+            raise InputError(f"a size has more than {MOST_TERMS} terms")
+    return count
