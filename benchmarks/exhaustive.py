@@ -1,9 +1,9 @@
-"""The best plan of all, by trying every one: contiguous cuts × groupings × orders × depths. Shares nothing with the search."""
+"""The best plan of all, by trying every one: contiguous cuts × groupings × orders × depths. Not the search's code."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import combinations, product
+from itertools import combinations, pairwise, product
 
 import numpy as np
 
@@ -31,7 +31,7 @@ def every_shape(devices: tuple[str, ...], blocks: int) -> Iterator[Shape]:
 def _depths(stages: int) -> Iterator[tuple[int, ...]]:
     """From P − p to 2 (P − p) − 1, never deeper than the stage before."""
     for depths in product(*(range(stages - p, 2 * (stages - p)) for p in range(stages))):
-        if all(a >= b for a, b in zip(depths, depths[1:], strict=False)):
+        if all(a >= b for a, b in pairwise(depths)):
             yield depths
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from dataclasses import dataclass
 
@@ -82,7 +83,7 @@ class _Bound:
     def improve(self, groups: Groups, least: float) -> float:
         """The smaller of `least` and what this sequence needs at least."""
         spans = [self._group(g) for g in groups]
-        wires = [self._wires(a, b) for a, b in zip(groups, groups[1:], strict=False)]
+        wires = [self._wires(a, b) for a, b in itertools.pairwise(groups)]
         if np.isinf(least):
             least = 2.0 * sum(float(self.cost.micro_batches * step[0, -1]) for step in self.step.values()) + 1e-6
         while self._possible(spans, wires, least * _STEP):

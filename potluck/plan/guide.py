@@ -7,6 +7,7 @@ limits, all in the same arrays. Shares are taken as divisible here; the cost mod
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -16,6 +17,7 @@ from potluck.plan.cost import CostModel
 from potluck.plan.tables import Array, DeviceTables
 
 LIMITS = 10  # rungs of the ladder
+_NEAR = np.array([0.85, 0.93, 1.0, 1.1])
 _NEVER = np.inf
 
 
@@ -36,6 +38,7 @@ class Guess:
     """Cuts, and about what a round takes with them."""
 
     seconds: float
+    slowest_s: float  # the limit they were found under
     cuts: tuple[int, ...]  # where each stage ends
 
 
@@ -58,11 +61,11 @@ class Guide:
         self._shareable = _differences(exclusive) == 0
         self._possible = np.tri(self.blocks + 1, k=-1, dtype=bool).T
 
-    def guesses(self, groups: Sequence[tuple[str, ...]]) -> list[Guess]:
-        """The best cuts for each limit, best first, without repetition."""
+    def guesses(self, groups: Sequence[tuple[str, ...]], near_s: float | None = None) -> list[Guess]:
+        """The best cuts for each limit (all of them, or a few near one), best first, without repetition."""
         m, spans = self.cost.micro_batches, [self.spans(g) for g in groups]
-        wires = [self._wires(a, b) for a, b in zip(groups, groups[1:], strict=False)]
-        limits = self._ladder(spans, wires)
+        wires = [self._wires(a, b) for a, b in itertools.pairwise(groups)]
+        limits = self._ladder(spans, wires) if near_s is None else near_s * _NEAR
         passage = np.full((len(limits), self.blocks + 1), _NEVER)
         passage[:, self.blocks] = 0.0
         total, chosen = passage.copy(), []
@@ -79,7 +82,7 @@ class Guide:
                     cuts.append(start)
                 seconds = float(total[rung, 0] + (m - 1) * limit)
                 if tuple(cuts) not in found or found[tuple(cuts)].seconds > seconds:
-                    found[tuple(cuts)] = Guess(seconds, tuple(cuts))
+                    found[tuple(cuts)] = Guess(seconds, float(limit), tuple(cuts))
         return sorted(found.values(), key=lambda g: g.seconds)
 
     def _stage(
@@ -107,28 +110,19 @@ class Guide:
 
     def _ladder(self, spans: Sequence[Spans], wires: Sequence[tuple[Array, Array, Array]]) -> Array:
         """Limits from what nobody can beat (all groups busy all the time) to a slow, sure one."""
-        whole = [float(s.busy_s[0, self.blocks]) for s in spans]
-        rate = sum(1.0 / max(w, 1e-12) for w in whole if np.isfinite(w))
-        if not rate:
-            rate = sum(1.0 / max(float(np.nansum(np.where(np.isfinite(s.busy_s), s.busy_s, np.nan)
-                                                 .diagonal(1))), 1e-12) for s in spans)  # fmt: skip
-        least = (
-            max(1.0 / rate, *(float(load.min()) for _, _, load in wires), 1e-12) if wires else max(1.0 / rate, 1e-12)
-        )
+        alone = [float(s.busy_s.diagonal(1).sum()) for s in spans]
+        rate = sum(1.0 / max(seconds, 1e-12) for seconds in alone if np.isfinite(seconds))
+        least = max([1.0 / rate if rate else 1e-12, 1e-12, *(float(load.min()) for _, _, load in wires)])
         ladder = least * np.geomspace(1.0, max(3.0, 1.5 * len(spans)), LIMITS - 1)
         return np.append(ladder, least * 1e6)
 
     def _wires(self, a: tuple[str, ...], b: tuple[str, ...]) -> tuple[Array, Array, Array]:
-        """For a cut before each block: seconds forward, seconds back, and how long a line is busy with a micro-batch."""
+        """For a cut before each block: seconds forward, seconds back, and how long a line is busy for a micro-batch."""
         tables = self.cost.tables
-        out = [1.0 / tables.transfer_s(x, y, 1.0) if tables.transfer_s(x, y, 1.0) else np.inf for x in a for y in b]
-        back = [1.0 / tables.transfer_s(y, x, 1.0) if tables.transfer_s(y, x, 1.0) else np.inf for x in a for y in b]
-        out_rate, back_rate = (
-            len(out) / sum(1 / r for r in out) if min(out) < np.inf else np.inf,
-            (len(back) / sum(1 / r for r in back) if min(back) < np.inf else np.inf),
-        )
-        late = max(tables.latency_s(x, y) for x in a for y in b)
-        out_s, back_s = self._out / out_rate, self._back / back_rate
+        pairs = [(x, y) for x in a for y in b]
+        out_s = self._out * (sum(tables.transfer_s(x, y, 1.0) for x, y in pairs) / len(pairs))
+        back_s = self._back * (sum(tables.transfer_s(y, x, 1.0) for x, y in pairs) / len(pairs))
+        late = max(tables.latency_s(x, y) for x, y in pairs)
         if self.cost.profile.medium == "full":
             load = np.maximum(out_s / len(a), back_s / len(b))
         else:

@@ -7,7 +7,8 @@ is. What a member sends leaves it one message after the other.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -57,8 +58,37 @@ def finish_s(pipeline: Pipeline) -> list[Array]:
     and shared media, messages get their turn in this order, which is nearly but not always that of time; the event
     simulation is exact there.
     """
+    plans = len(pipeline.begin_s[0])
+    if plans > _FEW:
+        return list(_walk(pipeline, _Clocks, np.maximum))
+    # Plain numbers are ten times as fast as arrays of one.
+    alone = [_walk(_only(pipeline, plan), _Clock, max) for plan in range(plans)]
+    return [np.array([finished[p] for finished in alone]) for p in range(len(pipeline.depths))]
+
+
+_FEW = 6
+
+
+def _only(pipeline: Pipeline, plan: int) -> Any:
+    """One plan of a batch, in plain numbers."""
+
+    def numbers(values: Any) -> list[Any]:
+        return list(np.asarray(values)[:, plan].tolist())
+
+    def wires(given: Mapping[Pair, Wire]) -> dict[Pair, Any]:
+        return {pair: Wire(numbers(w.occupancy_s), numbers(w.latency_s)) for pair, w in given.items()}  # type: ignore[arg-type]
+
+    stages: list[Any] = []
+    for work in pipeline.stages:
+        holder = None if work.holder is None else numbers(work.holder)
+        stages.append(Work(numbers(work.forward_s), numbers(work.backward_s), holder))  # type: ignore[arg-type]
+    begin: list[Any] = [float(b[plan]) for b in pipeline.begin_s]
+    return replace(pipeline, stages=stages, out=wires(pipeline.out), back=wires(pipeline.back), begin_s=begin)
+
+
+def _walk(pipeline: Any, clocks: Any, maximum: Any) -> Any:
+    walk = _Walk(pipeline, clocks, maximum)
     stages, micro_batches = len(pipeline.depths), pipeline.micro_batches
-    walk = _Walk(pipeline)
     for tick in range(micro_batches + max(pipeline.depths)):
         for p in reversed(range(stages)):
             if 0 <= tick - pipeline.depths[p] < micro_batches:
@@ -88,39 +118,56 @@ class _Clocks:
         return start
 
 
-class _Walk:
-    """The state of the recurrence."""
+class _Clock:
+    """The same for one plan, in plain numbers."""
 
-    def __init__(self, pipeline: Pipeline) -> None:
-        self.p = pipeline
-        self.zero = np.zeros_like(pipeline.begin_s[0])
-        stages = len(pipeline.stages)
-        counts = [1 if work.holder is None else int(work.holder.max()) + 1 for work in pipeline.stages]
-        self.clocks = [_Clocks(begin, n) for begin, n in zip(pipeline.begin_s, counts, strict=True)]
-        self.lines = [_Clocks(self.zero, n if pipeline.medium == "full" else 1) for n in counts]
-        self.inputs: list[dict[int, Array]] = [{} for _ in range(stages)]
-        self.gradients: list[dict[int, Array]] = [{} for _ in range(stages)]
-        self.finished = [self.zero] * stages
+    def __init__(self, begin: float, members: int) -> None:
+        self._free = [begin] * members
+
+    def occupy(self, holder: int | None, ready: float, seconds: float) -> float:
+        """As above."""
+        place = holder or 0
+        start = max(self._free[place], ready)
+        self._free[place] = start + seconds
+        return start
+
+
+class _Walk:
+    """The state of the recurrence: over arrays, one entry for each plan, or over plain numbers."""
+
+    def __init__(self, pipeline: Any, clocks: Any, maximum: Any) -> None:
+        self.p, self.maximum = pipeline, maximum
+        self.zero = pipeline.begin_s[0] * 0.0
+        counts = [1 if w.holder is None else int(np.max(w.holder)) + 1 for w in pipeline.stages]
+        self.clocks = [clocks(begin, n) for begin, n in zip(pipeline.begin_s, counts, strict=True)]
+        self.lines = [clocks(self.zero, n if pipeline.medium == "full" else 1) for n in counts]
+        self.inputs: list[dict[int, Any]] = [{} for _ in counts]
+        self.gradients: list[dict[int, Any]] = [{} for _ in counts]
+        self.finished = [self.zero] * len(counts)
+        self.leaving = [
+            [(b, self.inputs[b], w) for (a, b), w in pipeline.out.items() if a == p] for p in range(len(counts))
+        ]
+        self.returning = [
+            [(a, self.gradients[a], w) for (a, b), w in pipeline.back.items() if b == p] for p in range(len(counts))
+        ]
 
     def forward(self, p: int, j: int) -> None:
         done = self._work(p, j, self.p.stages[p].forward_s[j], self.inputs[p].pop(j, self.zero))
-        _arrive(self.gradients[p], j, done)  # the backward of a micro-batch follows its forward
-        for (earlier, later), wire in self.p.out.items():
-            if earlier == p:
-                _arrive(self.inputs[later], j, self._send(p, later, j, wire, done))
+        self._arrive(self.gradients[p], j, done)  # the backward of a micro-batch follows its forward
+        for target, arrivals, wire in self.leaving[p]:
+            self._arrive(arrivals, j, self._send(p, target, j, wire, done))
 
     def backward(self, p: int, j: int) -> None:
         done = self._work(p, j, self.p.stages[p].backward_s[j], self.gradients[p].pop(j, self.zero))
-        self.finished[p] = np.maximum(self.finished[p], done)
-        for (earlier, later), wire in self.p.back.items():
-            if later == p:
-                _arrive(self.gradients[earlier], j, self._send(p, earlier, j, wire, done))
+        self.finished[p] = self.maximum(self.finished[p], done)
+        for target, arrivals, wire in self.returning[p]:
+            self._arrive(arrivals, j, self._send(p, target, j, wire, done))
 
-    def _work(self, p: int, j: int, seconds: Array, ready: Array) -> Array:
+    def _work(self, p: int, j: int, seconds: Any, ready: Any) -> Any:
         holder = self.p.stages[p].holder
         return self.clocks[p].occupy(None if holder is None else holder[j], ready, seconds) + seconds
 
-    def _send(self, source: int, target: int, j: int, wire: Wire, ready: Array) -> Array:
+    def _send(self, source: int, target: int, j: int, wire: Wire, ready: Any) -> Any:
         """When a message that is ready has arrived."""
         occupancy = wire.occupancy_s[j]
         if self.p.medium == "full":
@@ -130,11 +177,9 @@ class _Walk:
             start = self.lines[0].occupy(None, ready, occupancy)
         else:
             other = self.lines[target].occupy(None, ready, self.zero)
-            start = self.lines[source].occupy(None, np.maximum(ready, other), occupancy)
+            start = self.lines[source].occupy(None, self.maximum(ready, other), occupancy)
             self.lines[target].occupy(None, start, occupancy)
-        arrived: Array = start + occupancy + wire.latency_s[j]
-        return arrived
+        return start + occupancy + wire.latency_s[j]
 
-
-def _arrive(arrivals: dict[int, Array], j: int, when: Array) -> None:
-    arrivals[j] = when if j not in arrivals else np.maximum(arrivals[j], when)
+    def _arrive(self, arrivals: dict[int, Any], j: int, when: Any) -> None:
+        arrivals[j] = self.maximum(arrivals[j], when) if j in arrivals else when

@@ -9,8 +9,9 @@ is a best plan so far, and the time given is kept.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice, pairwise
 
 from potluck.errors import PlanError
 from potluck.plan.bound import lower_bound_s
@@ -23,7 +24,9 @@ from potluck.types import ModelFacts, Plan, Profile
 
 EXHAUSTIVE_DEVICES = 4  # up to here every sequence of groups is tried
 _WORTH_A_LOOK = 1.12  # guesses within this factor of the best are judged by the cost model
+_STARTS = 6
 _POOL = 12  # plans that are polished and simulated
+_SEARCHING, _POLISHING = 0.6, 0.8  # of the time given; the rest is for the simulation
 
 
 @dataclass(frozen=True)
@@ -51,14 +54,15 @@ def find_plan(
     searches = [
         Search(
             CostModel(facts, profile, rows, count, coupled_samples=coupled_samples, tables=tables), seed,
-            deadline=began + seconds * 0.85 * (i + 1) / len(sizes),
+            deadline=began + seconds * _SEARCHING * (i + 1) / len(sizes),
+            end=began + seconds * _POLISHING * (i + 1) / len(sizes),
         )
         for i, (rows, count) in enumerate(sizes)
     ]  # fmt: skip
     pool = sorted((scored for search in searches for scored in search.run()), key=lambda s: s[0])
     if not pool:
         raise PlanError("no plan fits the memory of these devices; see `potluck plan`")
-    judged = []
+    judged: list[tuple[float, float, Plan]] = []
     for cost_s, plan in pool:
         if judged and (len(judged) >= _POOL or time.monotonic() > began + seconds):
             break
@@ -70,7 +74,7 @@ def find_plan(
         plan=plan,
         round_s=per_sample * plan.batch_size,
         cost_s=cost_s,
-        bound_s=min(lower_bound_s(search.cost) for search in searches),
+        bound_s=min(lower_bound_s(search.cost, began + seconds) for search in searches),
         left_out=_left_out(plan, profile),
         runner_up=other[2] if other else None,
         runner_up_s=other[0] * other[2].batch_size if other else None,
@@ -82,18 +86,20 @@ def find_plan(
 class Search:
     """The search for one micro-batch size."""
 
-    def __init__(self, cost: CostModel, seed: int, deadline: float) -> None:
+    def __init__(self, cost: CostModel, seed: int, deadline: float, end: float = float("inf")) -> None:
         self.cost, self.guide = cost, Guide(cost)
-        self._seed, self._deadline = seed, deadline
+        self._seed, self._deadline, self._end = seed, deadline, end
         self._devices = tuple(cost.tables.devices)
+        self._few = len(self._devices) <= EXHAUSTIVE_DEVICES
         self._seen: dict[Groups, float] = {}
+        self._slowest: dict[Groups, float] = {}
         self._pool: dict[Shape, tuple[float, Line]] = {}
         self._best_guess = float("inf")
         self.tried = 0
 
     def run(self) -> list[tuple[float, Plan]]:
         """Plans with their seconds by the cost model, best first."""
-        if len(self._devices) <= EXHAUSTIVE_DEVICES:
+        if self._few:
             for groups in all_sequences(self._devices):
                 self._try(groups)
         else:
@@ -106,18 +112,20 @@ class Search:
         return time.monotonic() > self._deadline
 
     def _wander(self) -> None:
-        """Local search from several starts, then from shaken copies of the best."""
-        for start in starts(self.guide):
-            self._try(start)
-        if not self._pool:
-            return
+        """Local search from the most promising starts, then from shaken copies of the best."""
+        guessed = [
+            (guesses[0].seconds, groups) for groups in starts(self.guide) if (guesses := self.guide.guesses(groups))
+        ]
+        for _, groups in sorted(guessed)[:_STARTS]:
+            self._try(groups)
         turn = 0
-        while not self._late():
+        while self._pool and not self._late():
             current = min(self._seen, key=self._seen.__getitem__)
             if turn:
                 current = shuffled(current, self._devices, self._seed + turn)
                 self._try(current)
             self._descend(current)
+            self._polish()
             turn += 1
 
     def _descend(self, current: Groups) -> None:
@@ -128,19 +136,23 @@ class Search:
             for groups in neighbours(current, self._devices, self._seed):
                 if self._late():
                     return
-                if groups not in self._seen and self._try(groups) < self._seen[current] * 0.9999:
+                if (
+                    groups not in self._seen
+                    and self._try(groups, self._slowest.get(current)) < self._seen[current] * 0.9999
+                ):
                     current, improved = groups, True
                     break
 
-    def _try(self, groups: Groups) -> float:
+    def _try(self, groups: Groups, near_s: float | None = None) -> float:
         """Judges a sequence of groups: the seconds of its best plan, infinite if none fits."""
-        guesses = self.guide.guesses(groups)
+        guesses = self.guide.guesses(groups, near_s)
         best = float("inf")
         if guesses:
             self._best_guess = min(self._best_guess, guesses[0].seconds)
+            self._slowest[groups] = guesses[0].slowest_s
             near = [g for g in guesses if g.seconds <= guesses[0].seconds * _WORTH_A_LOOK]
-            if guesses[0].seconds <= self._best_guess * _WORTH_A_LOOK or len(self._devices) <= EXHAUSTIVE_DEVICES:
-                shapes = [s for g in near for s in self._shapes(groups, g.cuts)]
+            if guesses[0].seconds <= self._best_guess * _WORTH_A_LOOK or self._few:
+                shapes = [s for g in near[: None if self._few else 2] for s in self._shapes(groups, g.cuts)]
                 best = self._judge(shapes)
             else:
                 best = guesses[0].seconds * _WORTH_A_LOOK
@@ -148,7 +160,7 @@ class Search:
         return best
 
     def _shapes(self, groups: Groups, cuts: Sequence[int]) -> Iterable[Shape]:
-        """The cuts with the depths that memory allows: the deepest, the shallowest; recomputing if nothing else fits."""
+        """The cuts with the depths that memory allows: deepest, shallowest; recomputing if nothing else fits."""
         stages = tuple(zip(_ranges(cuts), groups, strict=True))
         shallow = Shape.of(stages, range(len(stages), 0, -1))
         deep = self._deepest(stages, shallow.recompute)
@@ -158,7 +170,7 @@ class Search:
                 yield again
             return
         yield deep
-        if deep != shallow:
+        if deep != shallow and self._few:
             yield shallow
 
     def _deepest(
@@ -211,9 +223,19 @@ class Search:
             ranked = sorted(self._pool, key=lambda shape: self._pool[shape][0])[:4]
             before = self._pool[ranked[0]][0] if ranked else 0.0
             for shape in ranked:
-                self._judge(_near(shape, len(self.cost.facts.blocks)))
+                for near in _batched(_near(shape, len(self.cost.facts.blocks)), 32):
+                    if time.monotonic() > self._end:
+                        return
+                    self._judge(near)
             if not ranked or min(s for s, _ in self._pool.values()) >= before * 0.99999:
                 return
+
+
+def _batched(shapes: Iterable[Shape], size: int) -> Iterator[list[Shape]]:
+    """In lists of that size at most."""
+    some = iter(shapes)
+    while part := list(islice(some, size)):
+        yield part
 
 
 def _near(shape: Shape, blocks: int) -> Iterable[Shape]:
@@ -230,7 +252,7 @@ def _near(shape: Shape, blocks: int) -> Iterable[Shape]:
     for p in range(count):
         for depth in range(count - p, 2 * (count - p)):
             depths = (*shape.depths[:p], depth, *shape.depths[p + 1 :])
-            if depth != shape.depths[p] and all(a >= b for a, b in zip(depths, depths[1:], strict=False)):
+            if depth != shape.depths[p] and all(a >= b for a, b in pairwise(depths)):
                 yield Shape(shape.stages, depths, shape.recompute)
         if shape.recompute[p]:
             yield Shape(shape.stages, shape.depths, (*shape.recompute[:p], False, *shape.recompute[p + 1 :]))
