@@ -123,10 +123,8 @@ class Guide:
         out_s = self._out * (sum(tables.transfer_s(x, y, 1.0) for x, y in pairs) / len(pairs))
         back_s = self._back * (sum(tables.transfer_s(y, x, 1.0) for x, y in pairs) / len(pairs))
         late = max(tables.latency_s(x, y) for x, y in pairs)
-        if self.cost.profile.medium == "full":
-            load = np.maximum(out_s / len(a), back_s / len(b))
-        else:
-            load = out_s + back_s
+        both = self.cost.profile.medium == "full"
+        load = np.maximum(out_s / len(a), back_s / len(b)) if both else out_s + back_s
         return out_s + late, back_s + late, load
 
     def spans(self, group: tuple[str, ...]) -> Spans:

@@ -220,7 +220,8 @@ class Search:
     def _polish(self) -> None:
         """Shifts cuts and depths of the best plans while that helps."""
         for _ in range(20):
-            ranked = sorted(self._pool, key=lambda shape: self._pool[shape][0])[:4]
+            ranked = sorted(self._pool, key=lambda shape: self._pool[shape][0])
+            ranked = ranked[: _POOL if self._few else 4]
             before = self._pool[ranked[0]][0] if ranked else 0.0
             for shape in ranked:
                 for near in _batched(_near(shape, len(self.cost.facts.blocks)), 32):
