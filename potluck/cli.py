@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from potluck import __version__
-from potluck.config import JoinSettings, TrainSettings, config_file, settle
+from potluck.config import JoinSettings, ProfileSettings, TrainSettings, config_file, settle
 from potluck.errors import InputError
 from potluck.failures import OneLineGroup
 
@@ -21,12 +21,21 @@ _JSON = click.option("--json", is_flag=True, default=None, help="End standard ou
 _PLAIN = click.option(
     "--plain-network", metavar="CIDR", help="A network you trust: nothing sent over it is encrypted yet."
 )
+_PLAN = click.option(
+    "--plan", metavar="FILE", help="Who runs what (docs/plan-format.md).  [default: a stage per device]"
+)
+_JOINING = (
+    click.option(
+        "--listen", metavar="ADDR:PORT", help="Where devices may join.  [default: any free port, this machine only]"
+    ),
+    click.option("--devices", metavar="N", help="How many devices join from elsewhere.  [default: 0]"),
+    click.option("--no-local", is_flag=True, default=None, help="This machine coordinates and does not compute."),
+)
 _FLEET = (
     click.option("--local", metavar="SPEEDS", help="Emulated devices here: 1,0.5,0.25 or desk=1,pi=0.25."),
     click.option("--bandwidth", metavar="RATE", help="Of every link of local devices: 100Mbit.  [default: no limit]"),
     click.option("--memory", metavar="SIZES", help="Of local devices, one for all or one each: 512MB."),
     click.option("--threads", metavar="N", help="Of each local device.  [default: 1 emulated, all cores otherwise]"),
-    click.option("--plan", metavar="FILE", help="Who runs what (docs/plan-format.md).  [default: a stage per device]"),
     click.option("--carrier", metavar="NAME", help="What carries tensors: zmq or gloo.  [default: zmq]"),
     click.option("--timeout", metavar="TIME", help="Longest wait for a device, also for one to join.  [default: 5min]"),
 )
@@ -79,14 +88,10 @@ def demo(devices: str, run_dir: Path | None, json: bool | None) -> int:
 
 @main.command(short_help="Train the job of a Python file.")
 @click.argument("job")
-@_options(*_FLEET)
+@_options(*_FLEET, _PLAN)
 @click.option("--run-dir", metavar="DIR", help="Where the run is kept.  [default: runs/<time>]")
 @click.option("--resume", is_flag=True, help="Go on with the run in --run-dir, or with the newest one in runs/.")
-@click.option(
-    "--listen", metavar="ADDR:PORT", help="Where devices may join.  [default: any free port, this machine only]"
-)
-@click.option("--devices", metavar="N", help="How many devices join from elsewhere.  [default: 0]")
-@click.option("--no-local", is_flag=True, default=None, help="This machine coordinates and does not compute.")
+@_options(*_JOINING)
 @_PLAIN
 @_CONFIG
 @_JSON
@@ -105,6 +110,32 @@ def train(job: str, resume: bool, config: Path | None, **flags: Any) -> int:
     from potluck.verbs.train import train as run
 
     return run(job, settings, resume=resume)
+
+
+@main.command(short_help="Measure what a job costs each device.")
+@click.argument("job")
+@_options(*_FLEET)
+@click.option("--save", metavar="FILE", help="Write the profile there.")
+@click.option("--load", metavar="FILE", help="Show a saved profile instead of measuring.")
+@click.option("--profile-seconds", metavar="TIME", help="Each device measures so long.  [default: 15s]")
+@click.option("--profile-dir", metavar="DIR", help="Where profiles are kept.  [default: ~/.cache/potluck/profiles]")
+@click.option("--fresh", is_flag=True, default=None, help="Measure everything, whatever is kept from before.")
+@_options(*_JOINING)
+@_PLAIN
+@_CONFIG
+@_JSON
+def profile(job: str, config: Path | None, **flags: Any) -> int:
+    """Measure what the job's model costs each device, block by block, and what the links carry.
+
+    \b
+    Examples:
+      potluck profile examples/digits_cnn.py --local 1,0.5,0.25 --bandwidth 100Mbit
+      potluck profile job.py --save profile.json
+    """
+    settings = settle(ProfileSettings, flags, os.environ, config_file(config, os.environ))
+    from potluck.verbs.profile import profile as run
+
+    return run(job, settings)
 
 
 @main.command()
@@ -135,7 +166,7 @@ def join(address: str, config: Path | None, **flags: Any) -> int:
 @click.argument("job", required=False)
 @click.option("--run", "run_dir", type=Path, metavar="DIR", help="Judge a finished run instead of training.")
 @click.option("--rounds", type=click.IntRange(1), default=8, show_default=True, help="How many to compare.")
-@_options(*_FLEET)
+@_options(*_FLEET, _PLAN)
 @_CONFIG
 @_JSON
 def verify(job: str | None, run_dir: Path | None, rounds: int, config: Path | None, **flags: Any) -> int:

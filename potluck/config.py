@@ -1,6 +1,6 @@
 """Settings of the verbs: flags over POTLUCK_* variables over a TOML file over defaults. Whatever is wrong is named.
 
-A file has one table per verb, `[train]` and `[join]`, with the flags' names as keys (`run_dir` for --run-dir).
+A file has one table per verb, like `[train]` and `[join]`, with the flags' names as keys (`run_dir` for --run-dir).
 """
 
 from __future__ import annotations
@@ -155,6 +155,32 @@ class TrainSettings(Settings):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class ProfileSettings(TrainSettings):
+    """How to measure; `potluck profile --help` says what each one means."""
+
+    save: Path | None = None
+    load: Path | None = None
+    profile_seconds: float = 15.0
+    profile_dir: Path | None = None
+    fresh: bool = False
+
+    TABLE: ClassVar[str] = "profile"
+    READERS: ClassVar[dict[str, Callable[[object], Any]]] = {
+        **{key: reader for key, reader in TrainSettings.READERS.items() if key not in ("plan", "run_dir")},
+        "save": _path,
+        "load": _path,
+        "profile_seconds": lambda value: units.duration_s(_text(value)),
+        "profile_dir": _path,
+        "fresh": _truth,
+    }
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.load is not None and (self.save is not None or self.fresh):
+            raise InputError("--load shows a profile and measures nothing; leave out --save and --fresh")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class JoinSettings(Settings):
     """How a device joins; `potluck join --help` says what each one means."""
 
@@ -176,7 +202,7 @@ class JoinSettings(Settings):
     }
 
 
-VERBS: tuple[type[Settings], ...] = (TrainSettings, JoinSettings)
+VERBS: tuple[type[Settings], ...] = (TrainSettings, ProfileSettings, JoinSettings)
 
 
 def config_file(flag: Path | None, environment: Mapping[str, str]) -> Path | None:

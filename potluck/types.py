@@ -204,7 +204,7 @@ class Timing(Value, frozen=True, kw_only=True):
     rows: int
     forward_s: float
     backward_s: float
-    kept_bytes: int  # alive between forward and backward, what was received and sent included
+    kept_bytes: int  # alive between forward and backward, what was received included; what is sent counts there
     working_bytes: int  # on top of that, at the worst moment of either
     measured: bool = True  # else filled in from neighbouring cells
 
@@ -225,6 +225,8 @@ class DeviceProfile(Value, frozen=True, kw_only=True):
     message_s: float = 0.0  # compute time lost to a message sent or received, whatever its size
     copy_bytes_s: float | None = None  # how fast tensors are packed and unpacked; None: takes no time
     idle_bytes: int = 0  # resident memory of an agent that holds nothing
+    call_s: float = 0.0  # of a forward and a backward of any stage, beside its blocks
+    host: str = ""  # the machine it was measured on, in words
 
 
 class LinkProfile(Value, frozen=True, kw_only=True):

@@ -18,11 +18,12 @@ from potluck.model.program import decode
 from potluck.plan.schedule import stage_of
 from potluck.runtime.carriers import open_link
 from potluck.runtime.committers import AskCoordinator, DecideAlone
-from potluck.runtime.devices import settle
+from potluck.runtime.devices import host_words, settle
 from potluck.runtime.exchange import Site
 from potluck.runtime.executor import Committer, Executor
 from potluck.runtime.group import share_sums
 from potluck.runtime.layout import PlanLayout
+from potluck.runtime.measuring import Surveyor
 from potluck.runtime.stage import StageRunner, StageState
 from potluck.runtime.state_transfer import receive_state, send_state
 from potluck.runtime.throttle import Throttle
@@ -34,14 +35,18 @@ from potluck.wire.messages import (
     PROOF_VARIABLE,
     PROTOCOL,
     Begin,
+    Echo,
     Evaluate,
     Failed,
     FromAgent,
     FromCoordinator,
     Hello,
     Linked,
+    Measure,
+    Meet,
     Prepare,
     Prepared,
+    Probe,
     Stop,
     Verdict,
     Welcome,
@@ -81,6 +86,7 @@ class Agent:
         self._pump = threading.Thread(target=self._listen, name="potluck-orders", daemon=True)
         self._executor: Executor | None = None
         self._halted = False  # a round was given up: nothing more until the next plan
+        self._surveyor = Surveyor(client, spec, device)
 
     def serve(self) -> int:
         """Obeys until told to stop; a failure is reported to the coordinator before it ends this process."""
@@ -90,6 +96,7 @@ class Agent:
                 version=__version__,
                 torch_version=str(torch.__version__),
                 device=self._spec,
+                host=host_words(self._spec.kind),
                 proof=os.environ.get(PROOF_VARIABLE, ""),
             )
         )
@@ -153,6 +160,7 @@ class Agent:
             case Welcome():
                 self._timeout_s = order.timeout_s
                 self._link = open_link(order.carrier, self._spec.name, self._bind, order.bandwidth_bytes_s)
+                self._surveyor.welcomed(self._link, order)
                 self._client.send(Linked(address=self._link.address))
                 self._say(f"{self._spec.name} joined {self._client.address}")
             case Prepare():
@@ -162,6 +170,9 @@ class Agent:
                     self._train(self._duty(), order)
             case Evaluate():
                 self._duty().evaluate(order)
+            case Echo() | Measure() | Meet() | Probe():
+                self._executor = None  # its stage makes room, and comes anew with the next plan
+                self._surveyor.obey(order)
 
     def _duty(self) -> Executor:
         if self._executor is None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import platform
 import resource
 import sys
 
@@ -44,3 +45,19 @@ def _limit_memory(more_bytes: int) -> None:
         used_kb = next(int(line.split()[1]) for line in status if line.startswith("VmData:"))
     limit = used_kb * 1024 + more_bytes
     resource.setrlimit(resource.RLIMIT_DATA, (limit, resource.getrlimit(resource.RLIMIT_DATA)[1]))
+
+
+def host_words(kind: DeviceKind) -> str:
+    """This machine in words: what computes, how many cores and how much memory. Profiles hold for one of these."""
+    chip = torch.cuda.get_device_name() if kind == "cuda" else _processor()
+    pages = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") if hasattr(os, "sysconf") else 0
+    return f"{platform.node()}: {chip}, {os.cpu_count()} cores, {round(pages / 2**30)} GiB"
+
+
+def _processor() -> str:
+    try:
+        with open("/proc/cpuinfo") as facts:
+            names = [line.partition(":")[2].strip() for line in facts if line.startswith(("model name", "Model"))]
+    except OSError:
+        names = []
+    return names[0] if names else platform.machine()

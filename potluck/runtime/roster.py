@@ -23,10 +23,11 @@ class Roster:
     """The devices of a run, as the coordinator sees them."""
 
     def __init__(self, server: ControlServer[FromAgent, FromCoordinator], welcome: Welcome) -> None:
-        self._server, self._welcome = server, welcome
+        self._server, self.welcome = server, welcome
         self._numbers: dict[str, int] = {}
         self._names: dict[int, str] = {}
         self.specs: dict[str, DeviceSpec] = {}
+        self.hellos: dict[str, Hello] = {}
         self.links: dict[str, str] = {}
         self._room = 0  # how many may be here
         self._expected: set[str] | None = None  # only these, where their names are known
@@ -132,8 +133,8 @@ class Roster:
             return
         self._server.accept(number)
         self._numbers[name], self._names[number] = number, name
-        self.specs[name] = hello.device
-        self.send(name, self._welcome)
+        self.specs[name], self.hellos[name] = hello.device, hello
+        self.send(name, self.welcome)
 
     def _has_room(self, name: str) -> bool:
         """Whether there is a place left; those of the devices started here are kept for them."""

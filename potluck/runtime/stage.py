@@ -74,12 +74,13 @@ class StageRunner:
 
     def __init__(
         self, programs: ProgramPair, blocks: tuple[int, int], state: StageState, optimizer: Optimizer, seed: int,
-        device: torch.device,
+        device: torch.device, carvers: tuple[Carver, Carver] | None = None,
     ) -> None:  # fmt: skip
         self.device, self.seed = device, seed
         self.train, self.eval = programs.train, programs.eval
-        self.piece = Carver(self.train).piece(*self.train.block_range(*blocks))
-        self.eval_piece = Carver(self.eval).piece(*self.eval.block_range(*blocks))
+        train, evaluate = carvers or (Carver(self.train), Carver(self.eval))
+        self.piece = train.piece(*self.train.block_range(*blocks))
+        self.eval_piece = evaluate.piece(*self.eval.block_range(*blocks))
         keep = {*self.piece.sends, *self.piece.outputs, *(self.train.updates[i].value for i in self.piece.updates)}
         self._code = Code(self.train, self.piece.nodes, keep, device)
         self._eval_code = Code(

@@ -46,17 +46,18 @@ def train(job_file: str, settings: TrainSettings, *, resume: bool) -> int:
         options = it.options(
             plan=plan, run_dir=it.run_dir, resume=resume, carrier=settings.carrier, listen=listen,
             joined=settings.devices, join_timeout_s=settings.timeout, timeout_s=settings.timeout,
-            listening=_invitation(settings, it.display.announce),
+            listening=invitation(settings, it.display.announce),
         )  # fmt: skip
         result = train_job(job, fleet, options)
     report(result, time.monotonic() - started, as_json=settings.json)
     return 0
 
 
-def report(result: TrainResult, seconds: float, *, as_json: bool) -> None:
-    """Says what a run came to."""
+def report(result: TrainResult, seconds: float, *, as_json: bool, command: Sequence[str] | None = None) -> None:
+    """Says what a run came to; `command` is what would train it, if not the command line."""
+    go_on = resume_command(sys.argv[1:] if command is None else command, result.run_dir)
     if as_json:
-        emit(summary(result, seconds))
+        emit(summary(result, seconds, go_on))
         return
     rate = f"{result.samples_per_s:,.0f} samples/s"
     click.echo(f"{result.reason} after {result.rounds} rounds in {duration_text(seconds)}, {rate}")
@@ -68,7 +69,7 @@ def report(result: TrainResult, seconds: float, *, as_json: bool) -> None:
     click.echo(f"model    {result.model_path}")
     _report_best(result)
     if result.reason == "stopped":
-        click.echo(f"go on    {resume_command(sys.argv[1:], result.run_dir)}")
+        click.echo(f"go on    {go_on}")
 
 
 def last_evaluation(run_dir: Path) -> EvaluationRecord | None:
@@ -92,10 +93,10 @@ def _report_best(result: TrainResult) -> None:
         click.echo(f"best     {path / WEIGHTS}: {found.metric} {found.value:.4g}, after round {found.round}")
 
 
-def summary(result: TrainResult, seconds: float) -> dict[str, object]:
+def summary(result: TrainResult, seconds: float, go_on: str) -> dict[str, object]:
     """A run as JSON has it."""
     evaluated = last_evaluation(result.run_dir)
-    stopped = {"resume": resume_command(sys.argv[1:], result.run_dir)} if result.reason == "stopped" else {}
+    stopped = {"resume": go_on} if result.reason == "stopped" else {}
     return {
         "reason": result.reason,
         "rounds": result.rounds,
@@ -122,7 +123,7 @@ def resume_command(arguments: Sequence[str], run_dir: Path) -> str:
     return shlex.join(["potluck", *kept, "--resume", "--run-dir", str(run_dir)])
 
 
-def _invitation(settings: TrainSettings, say: Callable[[str], None]) -> Callable[[str], None]:
+def invitation(settings: TrainSettings, say: Callable[[str], None]) -> Callable[[str], None]:
     """What to say once the address is known: how the others join."""
 
     def invite(address: str) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from potluck.optimizers import Optimizer
-from potluck.types import DeviceSpec, Plan
+from potluck.types import DeviceProfile, DeviceSpec, Plan, Timing
 
 PROTOCOL = 1
 PROOF_VARIABLE = "_POTLUCK_PROOF"  # of the environment of a device that the coordinator starts itself; not a setting
@@ -25,7 +25,38 @@ class Hello(Message, frozen=True, kw_only=True, tag="hello"):
     version: str
     torch_version: str
     device: DeviceSpec
+    host: str = ""  # the machine, in words: a profile holds for it alone
     proof: str = ""  # the word a device was started with, so that no other takes its place
+
+
+class Echo(Message, frozen=True, kw_only=True, tag="echo"):
+    """Goes there and back, to see how long that takes."""
+
+    number: int
+
+
+class MeasureProgress(Message, frozen=True, kw_only=True, tag="measure_progress"):
+    """How far I am with measuring."""
+
+    done: int
+    total: int
+
+
+class Measured(Message, frozen=True, kw_only=True, tag="measured"):
+    """What the model costs me, block by block; or one cell of it, if only that was asked for."""
+
+    profile: DeviceProfile | None = None
+    again: Timing | None = None
+    problem: str = ""
+
+
+class Probed(Message, frozen=True, kw_only=True, tag="probed"):
+    """What the way from me to a peer carries."""
+
+    peer: str
+    bandwidth_bytes_s: float
+    latency_s: float
+    both_ratio: float  # how much longer it takes while as much comes the other way
 
 
 class Linked(Message, frozen=True, kw_only=True, tag="linked"):
@@ -101,6 +132,33 @@ class Prepare(Message, frozen=True, kw_only=True, tag="prepare"):
     window_bytes: int  # room that links between devices need for this plan
 
 
+class Measure(Message, frozen=True, kw_only=True, tag="measure"):
+    """Run the blocks of a program one by one and tell me what they cost."""
+
+    program: str  # digest
+    samples: str  # digest of a few rows of every feed, as safetensors
+    rows: tuple[int, ...]  # most important first
+    sizes: tuple[float, ...]  # of the blocks: the largest are measured first
+    optimizer: Optimizer
+    budget_s: float
+    again: int | None = None  # only this block, at the first row count
+
+
+class Meet(Message, frozen=True, kw_only=True, tag="meet"):
+    """Connect to these peers, to measure the links."""
+
+    term: int
+    peers: dict[str, str]
+
+
+class Probe(Message, frozen=True, kw_only=True, tag="probe"):
+    """Measure the link to a peer, which does the same at the same time."""
+
+    peer: str
+    lead: bool  # one of the two begins
+    budget_s: float
+
+
 class Begin(Message, frozen=True, kw_only=True, tag="begin"):
     """Run a round: its feeds are on their way."""
 
@@ -133,5 +191,5 @@ class Stop(Message, frozen=True, kw_only=True, tag="stop"):
     reason: str
 
 
-FromAgent = Hello | Linked | Prepared | Ready | Committed | Failed
-FromCoordinator = Welcome | Prepare | Begin | Verdict | Evaluate | Stop
+FromAgent = Echo | MeasureProgress | Measured | Probed | Hello | Linked | Prepared | Ready | Committed | Failed
+FromCoordinator = Echo | Measure | Meet | Probe | Welcome | Prepare | Begin | Verdict | Evaluate | Stop

@@ -1,0 +1,165 @@
+"""One block on this device, with random weights and inputs: what its forward, backward and update take."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+
+from potluck.model.carve import Carver, Piece
+from potluck.model.interpret import torch_constant
+from potluck.model.program import Program, ProgramPair, Tensor, shape_of
+from potluck.optimizers import Optimizer
+from potluck.profile.live_bytes import meter, storage_bytes
+from potluck.runtime.stage import Rows, StageRunner, StageState
+from potluck.runtime.throttle import Throttle
+
+_CHUNK_S = 0.01  # a sample lasts so long: a period of a CPU quota, and sleeps of emulated devices that are exact
+
+
+@dataclass(frozen=True)
+class Rig:
+    """What every block's bench needs."""
+
+    programs: ProgramPair
+    carvers: tuple[Carver, Carver]
+    optimizer: Optimizer
+    samples: Mapping[str, torch.Tensor]  # a few rows of every feed
+    device: torch.device
+    speed: float
+
+    def piece(self, block: int) -> Piece:
+        return self.carvers[0].piece(*self.programs.train.block_range(block, block + 1))
+
+    @property
+    def wait(self) -> Callable[[], None]:
+        """Returns once the device has done all that it was given."""
+        kind = self.device.type
+        if kind == "cuda":
+            return torch.cuda.synchronize
+        return torch.mps.synchronize if kind == "mps" else _nothing
+
+
+def _nothing() -> None: ...
+
+
+class Bench:
+    """A stage of one block, or of none at all, to be run again and again."""
+
+    def __init__(self, rig: Rig, block: int | None) -> None:
+        self._rig = rig
+        program = rig.programs.train
+        blocks = (0, 0) if block is None else (block, block + 1)
+        piece = rig.carvers[0].piece(*program.block_range(*blocks))
+        state = StageState(_weights(program, piece.parameters), _weights(program, piece.buffers))
+        self.runner = StageRunner(rig.programs, blocks, state, rig.optimizer, 0, rig.device, rig.carvers)
+        if block is None:
+            self.runner.piece = _pass_on(self.runner.piece, rig)
+        self._given: dict[int, tuple[dict[int, torch.Tensor], ...]] = {}
+
+    def inputs(self, rows: int) -> tuple[dict[int, torch.Tensor], ...]:
+        """Feeds, received values and gradients of what is sent, for so many rows."""
+        if rows not in self._given:
+            values, piece = self._rig.programs.train.values, self.runner.piece
+            names = {s.id: s.name for s in self._rig.programs.train.sources if s.kind == "input"}
+            chosen = torch.arange(rows)
+            feeds = {}
+            for value in piece.feeds:
+                sample = self._rig.samples[names[value]]
+                feeds[value] = sample[chosen % len(sample)].to(self._rig.device)
+            received = {v: self._random(values[v], rows) for v in piece.receives}
+            seeds = {v: self._random(values[v], rows) for v in piece.sends if values[v].requires_grad}
+            self._given = {rows: (feeds, received, seeds)}  # only the last: small devices
+        return self._given[rows]
+
+    def _random(self, known: Tensor, rows: int) -> torch.Tensor:
+        return _random(shape_of(known, rows), torch_constant("dtype", known.dtype)).to(self._rig.device)
+
+    def chunk(self, rows: int, count: int) -> tuple[float, float]:
+        """Mean seconds of forward and of backward, run `count` times in a row at the emulated speed."""
+        feeds, received, seeds = self.inputs(rows)
+        where, wait, runner = Rows(0, 0, 0, rows), self._rig.wait, self.runner
+        forward_s = backward_s = 0.0
+        wait()
+        began = time.perf_counter()
+        with Throttle(self._rig.speed):
+            for _ in range(count):
+                start = time.perf_counter()
+                runner.forward(where, feeds, received, 1.0)
+                wait()
+                middle = time.perf_counter()
+                runner.backward(0, seeds)
+                wait()
+                forward_s += middle - start
+                backward_s += time.perf_counter() - middle
+        stretch = 1.0
+        if self._rig.speed < 1:
+            stretch = (time.perf_counter() - began) / (forward_s + backward_s)
+        return forward_s * stretch / count, backward_s * stretch / count
+
+    @staticmethod
+    def chunk_size(step_s: float) -> int:
+        """How many steps of this length make a chunk."""
+        return max(1, min(100, round(_CHUNK_S / max(step_s, 1e-6))))
+
+    def update_s(self) -> float:
+        """Seconds of a commit, and of the norms before it. Gradients must be there; they are put back."""
+        runner = self.runner
+        kept = runner.gradients()
+        started = time.perf_counter()
+        with Throttle(self._rig.speed):
+            runner.squared_norms(runner.trainable)
+            runner.commit(0.0, 1.0)  # at rate 0 the weights stay what they are
+            self._rig.wait()
+        took = time.perf_counter() - started
+        runner.set_gradients(kept)
+        return took
+
+    def bytes(self, rows: int) -> tuple[int, int]:
+        """Bytes kept between forward and backward, and most that are alive beside them.
+
+        What was received counts here; what is sent, where it is received: inside a longer stage it is one tensor.
+        """
+        feeds, received, seeds = self.inputs(rows)
+        runner = self.runner
+        grads = [g for g in runner.gradients().values() if g is not None]
+        given = [*feeds.values(), *received.values(), *seeds.values()]
+        counted = meter(runner.device, [*given, *grads, *runner.parameters.values(), *runner.buffers.values()])
+        with counted:
+            sent = runner.forward(Rows(0, 0, 0, rows), feeds, received, 1.0)
+            passed_on = storage_bytes(sent.values()) if sent else 0
+            made = counted.now
+            del sent
+            arriving = runner.backward(0, seeds)
+            working = counted.peak - made
+            del arriving
+        return max(0, made - passed_on) + storage_bytes([*feeds.values(), *received.values()]), max(0, working)
+
+
+def _pass_on(piece: Piece, rig: Rig) -> Piece:
+    """A piece that does nothing: it hands on what it receives, as a block does with one tensor."""
+    values = rig.programs.train.values
+    crossing = next((v for v in rig.piece(0).sends if values[v].requires_grad), None)
+    ends = () if crossing is None else (crossing,)
+    return replace(piece, receives=ends, sends=ends)
+
+
+def _weights(program: Program, names: Sequence[str]) -> dict[str, torch.Tensor]:
+    """Random tensors of the right shapes that keep values in the range of ordinary training."""
+    wanted = set(names)
+    found = {}
+    for source in program.sources:
+        if source.name in wanted and source.kind in ("parameter", "buffer"):
+            known = program.values[source.id]
+            shape, dtype = shape_of(known, 1), torch_constant("dtype", known.dtype)
+            tensor = _random(shape, dtype) * 0.02 if len(shape) > 1 else torch.ones(shape, dtype=dtype)
+            found[source.name] = tensor.to(dtype)
+    return found
+
+
+def _random(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+    if not (dtype.is_floating_point or dtype.is_complex):
+        return torch.zeros(shape, dtype=dtype)
+    return torch.randn(shape).to(dtype)

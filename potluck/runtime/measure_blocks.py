@@ -1,0 +1,152 @@
+"""Profiles a model on this device, block by block, within a time that holds on any device."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from potluck.errors import DeviceError
+from potluck.profile.cells import Cell, cell_order, fill, middle_mean
+from potluck.profile.signature import signature
+from potluck.runtime.bench import Bench, Rig
+from potluck.types import BlockProfile, Timing
+
+_LEAST = 3  # repetitions that a figure rests on
+_ENOUGH = 40
+_SURE = 0.02  # relative error of the median at which measuring goes on to the next cell
+_UPDATES = 3
+_CALLS, _CALL_ROWS = 10, 2  # of nothing, to see what a call costs
+
+Pair = tuple[float, float]  # forward, backward
+Progress = Callable[[int, int], None]  # cells done, cells in all
+
+
+@dataclass
+class Measurements:
+    """What one device found out about a model."""
+
+    cells: dict[Cell, Timing] = field(default_factory=dict)
+    updates: dict[int, float] = field(default_factory=dict)
+    calls: list[Pair] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+
+
+def measure_blocks(
+    rig: Rig, rows: Sequence[int], budget_s: float, sizes: Sequence[float], progress: Progress = lambda done, all: None
+) -> tuple[tuple[BlockProfile, ...], float]:
+    """Every block at every row count, and the seconds that a call costs beside its blocks.
+
+    The first row count comes first, for all blocks; `sizes` say which blocks matter. Cells that the budget does not
+    reach are estimated from the others. Blocks that do the same work are measured once.
+    """
+    deadline = time.monotonic() + budget_s
+    count = rig.programs.train.block_count
+    twins = _twins(rig, count)
+    order = cell_order(sorted(set(twins)), rows, lambda block: sizes[block] * twins.count(block))
+    found = _Session(rig, rows[0], deadline, twins).run(order, progress)
+    if not found.cells:
+        why = found.problems[0] if found.problems else f"not one block was done in {budget_s:g} s"
+        raise DeviceError(f"nothing could be measured: {why}; give more time with --profile-seconds")
+    cells = {
+        (block, r): found.cells[twin, r] for block, twin in enumerate(twins) for r in rows if (twin, r) in found.cells
+    }
+    updates = {block: found.updates[twin] for block, twin in enumerate(twins) if twin in found.updates}
+    return fill(cells, updates, rows, sizes), sum(_typical(found.calls)) if found.calls else 0.0
+
+
+def retime(rig: Rig, block: int, rows: int, budget_s: float) -> Timing:
+    """One cell, measured anew."""
+    session = _Session(rig, rows, time.monotonic() + budget_s, list(range(rig.programs.train.block_count)))
+    found = session.run([(block, rows)], lambda done, all: None)
+    if (block, rows) not in found.cells:
+        why = found.problems[0] if found.problems else f"it takes more than {budget_s:g} s"
+        raise DeviceError(f"block {block} could not be timed again: {why}")
+    return found.cells[block, rows]
+
+
+def _twins(rig: Rig, count: int) -> list[int]:
+    """For each block the first that does the same work."""
+    first: dict[str, int] = {}
+    return [first.setdefault(signature(rig.programs.train, rig.piece(b)), b) for b in range(count)]
+
+
+class _Session:
+    """Works through cells until time is up."""
+
+    def __init__(self, rig: Rig, main_rows: int, deadline: float, twins: Sequence[int]) -> None:
+        self._rig, self._main_rows, self._deadline, self._twins = rig, main_rows, deadline, twins
+        self._bench: tuple[int, Bench] | None = None
+        self._empty = Bench(rig, None) if rig.programs.train.block_count > 1 else None
+        self.found = Measurements()
+
+    def run(self, order: Sequence[Cell], progress: Progress) -> Measurements:
+        for done, (block, rows) in enumerate(order):
+            progress(done, len(order))
+            left = self._deadline - time.monotonic()
+            if left <= 0:
+                break
+            try:
+                self._cell(block, rows, self._slot_s(left, order[done:]))
+            except (
+                RuntimeError,
+                MemoryError,
+            ) as error:  # too large for this device, or a batch too small for the block
+                self._bench = None
+                self.found.problems.append(" ".join(f"block {block}, {rows} rows: {error}".split())[:300])
+        progress(len(order), len(order))
+        return self.found
+
+    def _slot_s(self, left_s: float, rest: Sequence[Cell]) -> float:
+        """Time for the next cell: cells of the job's own micro-batch get three times as much as others."""
+        weights = [3.0 if rows == self._main_rows else 1.0 for _, rows in rest]
+        return left_s * weights[0] / sum(weights)
+
+    def _cell(self, block: int, rows: int, slot_s: float) -> None:
+        bench = self._open(block)
+        forward_s, backward_s = self._repeat(bench, rows, time.monotonic() + slot_s)
+        kept, working = bench.bytes(rows)
+        self.found.cells[block, rows] = Timing(
+            rows=rows, forward_s=forward_s, backward_s=backward_s, kept_bytes=kept, working_bytes=working
+        )
+        if block not in self.found.updates and bench.runner.trainable:
+            self.found.updates[block] = statistics.median(bench.update_s() for _ in range(_UPDATES))
+
+    def _open(self, block: int) -> Bench:
+        """The bench of a block; only one is held at a time."""
+        if self._bench is None or self._bench[0] != block:
+            self._bench = None
+            self._bench = (block, Bench(self._rig, block))
+        return self._bench[1]
+
+    def _repeat(self, bench: Bench, rows: int, until: float) -> Pair:
+        """Typical seconds of forward and backward, the warm-up left out, without what a call costs.
+
+        A longer stage pays for the call once. It is measured beside each sample, as both suffer from the same noise.
+        """
+        first = bench.chunk(rows, 1)
+        if time.monotonic() > self._deadline:
+            return first  # with its warm-up, but better than an estimate
+        count = bench.chunk_size(sum(bench.chunk(rows, 1)))
+        samples: list[Pair] = []
+        while len(samples) < _LEAST or (time.monotonic() < until and len(samples) < _ENOUGH):
+            call = self._empty.chunk(_CALL_ROWS, max(count, _CALLS)) if self._empty is not None else (0.0, 0.0)
+            self.found.calls.append(call)
+            forward_s, backward_s = bench.chunk(rows, count)
+            samples.append((forward_s - call[0], backward_s - call[1]))
+            if time.monotonic() > self._deadline or (len(samples) > _LEAST and _error(samples) < _SURE):
+                break
+        forward_s, backward_s = _typical(samples)
+        return max(0.0, forward_s), max(0.0, backward_s)
+
+
+def _typical(samples: Sequence[Pair]) -> Pair:
+    """The mean of the middle half: no outlier counts, and what a CPU quota takes now and then does."""
+    return middle_mean([f for f, _ in samples]), middle_mean([b for _, b in samples])
+
+
+def _error(samples: Sequence[Pair]) -> float:
+    """Relative error of the typical step, from the spread of the middle half."""
+    low, middle, high = statistics.quantiles([f + b for f, b in samples], n=4)
+    return (high - low) / middle / len(samples) ** 0.5 if middle > 0 else 0.0

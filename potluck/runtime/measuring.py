@@ -1,0 +1,96 @@
+"""The agent's side of a profile: measures blocks, messages and links as the coordinator orders."""
+
+from __future__ import annotations
+
+import time
+
+import psutil
+import torch
+from safetensors.torch import load
+
+from potluck.errors import DeviceError
+from potluck.model.carve import Carver
+from potluck.model.program import decode
+from potluck.profile.network import probe
+from potluck.runtime.bench import Rig
+from potluck.runtime.measure_blocks import measure_blocks, retime
+from potluck.runtime.message_cost import message_cost
+from potluck.types import DeviceProfile, DeviceSpec
+from potluck.wire.control import ControlClient
+from potluck.wire.link import Link
+from potluck.wire.messages import (
+    Echo,
+    FromAgent,
+    FromCoordinator,
+    Measure,
+    Measured,
+    MeasureProgress,
+    Meet,
+    Probe,
+    Probed,
+    Welcome,
+)
+
+_TELL_EVERY_S = 0.3
+_MESSAGES_PART = 0.05  # of the budget goes to what messages cost
+
+
+class Surveyor:
+    """Measures for one agent."""
+
+    def __init__(
+        self, client: ControlClient[FromCoordinator, FromAgent], spec: DeviceSpec, device: torch.device
+    ) -> None:
+        self._client, self._spec, self._device = client, spec, device
+        self._link: Link | None = None
+        self._welcome: Welcome | None = None
+        self._idle_bytes = 0
+        self._told_s = 0.0
+
+    def welcomed(self, link: Link, welcome: Welcome) -> None:
+        """Remembers the link, and what this process takes while it holds nothing."""
+        self._link, self._welcome = link, welcome
+        self._idle_bytes = psutil.Process().memory_info().rss
+
+    def obey(self, order: Echo | Measure | Meet | Probe) -> None:
+        """Does what was ordered and reports."""
+        if self._link is None or self._welcome is None:
+            raise DeviceError("an order came before the welcome; join again")
+        match order:
+            case Echo():
+                self._client.send(order)
+            case Meet():
+                self._link.adopt(order.term, order.peers)
+            case Probe():
+                found = probe(self._link, order.peer, order.lead, order.budget_s, self._welcome.timeout_s)
+                self._client.send(
+                    Probed(
+                        peer=order.peer, bandwidth_bytes_s=found.bandwidth_bytes_s, latency_s=found.latency_s,
+                        both_ratio=found.both_ratio,
+                    )
+                )  # fmt: skip
+            case Measure():
+                self._client.send(self._measure(order, self._welcome))
+
+    def _measure(self, order: Measure, welcome: Welcome) -> Measured:
+        started = time.monotonic()
+        programs = decode(self._client.fetch(order.program, welcome.timeout_s))
+        samples = load(self._client.fetch(order.samples, welcome.timeout_s))
+        carvers = (Carver(programs.train), Carver(programs.eval))
+        rig = Rig(programs, carvers, order.optimizer, samples, self._device, self._spec.speed)
+        if order.again is not None:
+            return Measured(again=retime(rig, order.again, order.rows[0], order.budget_s))
+        message_s, copy_bytes_s = message_cost(welcome.carrier, self._device, order.budget_s * _MESSAGES_PART)
+        left_s = max(order.budget_s - (time.monotonic() - started), order.budget_s / 2)
+        blocks, call_s = measure_blocks(rig, order.rows, left_s, order.sizes, self._tell)
+        profile = DeviceProfile(
+            device=self._spec, blocks=blocks, torch_version=str(torch.__version__), message_s=message_s,
+            copy_bytes_s=copy_bytes_s, idle_bytes=self._idle_bytes, call_s=call_s,
+        )  # fmt: skip
+        return Measured(profile=profile)
+
+    def _tell(self, done: int, total: int) -> None:
+        now = time.monotonic()
+        if now - self._told_s > _TELL_EVERY_S or done == total:
+            self._told_s = now
+            self._client.send(MeasureProgress(done=done, total=total))

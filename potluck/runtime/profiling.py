@@ -1,0 +1,219 @@
+"""Profiles a fleet: every device measures its blocks at once, then the links are measured pair by pair."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import msgspec
+from safetensors.torch import save as to_safetensors
+
+from potluck.errors import DeviceError
+from potluck.model.program import encode
+from potluck.profile.cells import row_counts
+from potluck.profile.network import Pair, Probing, link_profiles, medium, pair_rounds, probe
+from potluck.profile.refresh import cell_to_retime, refresh
+from potluck.profile.store import DeviceKey, Network, NetworkKey, Store
+from potluck.runtime.live_fleet import LiveFleet
+from potluck.runtime.loading import first_samples
+from potluck.runtime.train import PreparedJob
+from potluck.types import COORDINATOR, DeviceProfile, Profile
+from potluck.wire.messages import Echo, Measure, Measured, MeasureProgress, Meet, Probe, Probed
+
+_SAMPLE_BYTES = 8 * 2**20
+_AGAIN_PART = 0.1  # of the budget, to see whether a profile from before still holds
+_ECHOES = 8
+
+
+@dataclass(frozen=True)
+class ProfileSettings:
+    """How long to measure, and what to do with it."""
+
+    seconds: float = 15.0  # each device, on its blocks
+    network_seconds: float = 8.0  # on all links together
+    store: Store | None = None  # where profiles from before are, and new ones are kept
+    fresh: bool = False  # take nothing from there
+    timeout_s: float = 300.0  # longest wait for a device beyond that
+    note: Callable[[str], None] = field(default=lambda text: None)
+    progress: Callable[[str, int, int], None] = field(default=lambda device, done, total: None)
+
+
+def profile_fleet(live: LiveFleet, prepared: PreparedJob, settings: ProfileSettings | None = None) -> Profile:
+    """What the model costs every device of the fleet, and what the links carry.
+
+    A device's profile from before is taken if one block, timed again, takes as long as it did.
+    """
+    return _Profiling(live, prepared, settings or ProfileSettings()).run()
+
+
+class _Profiling:
+    def __init__(self, live: LiveFleet, prepared: PreparedJob, settings: ProfileSettings) -> None:
+        self._live, self._prepared, self._settings = live, prepared, settings
+        self._store = settings.store
+        self._devices = sorted(live.roster.specs)
+        self._rows = row_counts(prepared.job.micro_batch)
+        self._keys = {device: self._key(device) for device in self._devices}
+
+    def run(self) -> Profile:
+        self._live.server.offer(self._prepared.facts.digest, encode(self._prepared.built.programs))
+        self._samples = self._offer_samples()
+        found = self._still_valid()
+        missing = [d for d in self._devices if d not in found]
+        found |= self._measure(missing)
+        network = self._network()
+        return Profile(
+            program=self._prepared.facts.digest,
+            devices=tuple(found[d] for d in self._devices),
+            links=network.links,
+            medium=network.medium,
+            commit_s=network.commit_s,
+        )
+
+    def _key(self, device: str) -> DeviceKey:
+        hello = self._live.roster.hellos[device]
+        return DeviceKey(
+            program=self._prepared.facts.digest,
+            device=hello.device,
+            host=hello.host,
+            torch_version=hello.torch_version,
+            rows=self._rows,
+            optimizer=type(self._prepared.optimizer).__name__,
+        )
+
+    def _offer_samples(self) -> str:
+        """Makes a few rows of every feed available to the devices: inputs must be valid, and random ones are not."""
+        count = 2 * self._prepared.job.micro_batch
+        feeds = first_samples(self._prepared.job, count).feeds
+        size = sum(t.nbytes for t in feeds.values()) / max(1, *(len(t) for t in feeds.values()))
+        rows = max(1, min(count, int(_SAMPLE_BYTES / max(size, 1))))
+        data = to_safetensors({name: tensor[:rows].contiguous() for name, tensor in feeds.items()})
+        digest = hashlib.sha256(data).hexdigest()
+        self._live.server.offer(digest, data)
+        return digest
+
+    def _order(self, budget_s: float, again: int | None = None) -> Measure:
+        facts = self._prepared.facts
+        return Measure(
+            program=facts.digest,
+            samples=self._samples,
+            rows=self._rows,
+            sizes=tuple(float(b.weight_bytes + b.stash_bytes + 1) for b in facts.blocks),
+            optimizer=self._prepared.optimizer,
+            budget_s=budget_s,
+            again=again,
+        )
+
+    def _still_valid(self) -> dict[str, DeviceProfile]:
+        """Profiles from before that still hold."""
+        if self._store is None or self._settings.fresh:
+            return {}
+        known = {d: p for d in self._devices if (p := self._store.device(self._keys[d])) is not None}
+        blocks = {d: b for d, p in known.items() if (b := cell_to_retime(p, self._rows[0])) is not None}
+        budget_s = self._settings.seconds * _AGAIN_PART
+        for device, block in blocks.items():
+            self._live.roster.send(device, self._order(budget_s, again=block))
+        valid = {}
+        for device, answer in self._answers(blocks, budget_s):
+            why = "it did not answer" if answer.again is None else refresh(known[device], blocks[device], answer.again)
+            if why is None:
+                valid[device] = known[device]
+            else:
+                self._settings.note(f"{device}: measured anew, as {why}")
+                self._store.drop(self._keys[device])
+        return valid
+
+    def _measure(self, devices: list[str]) -> dict[str, DeviceProfile]:
+        """All at once."""
+        self._live.roster.broadcast(self._order(self._settings.seconds), devices)
+        found = {}
+        for device, answer in self._answers(devices, self._settings.seconds):
+            if answer.profile is None:
+                raise DeviceError(f"device {device}: it sent no profile; join again with the same potluck version")
+            found[device] = msgspec.structs.replace(answer.profile, host=self._keys[device].host)
+            if self._store is not None:
+                self._store.keep(self._keys[device], found[device])
+        return found
+
+    def _answers(self, devices: Iterable[str], budget_s: float) -> list[tuple[str, Measured]]:
+        waiting, found = set(devices), []
+        deadline = time.monotonic() + 2 * budget_s + self._settings.timeout_s
+        while waiting:
+            words = f"waiting for {', '.join(sorted(waiting))} to measure; give more with --timeout"
+            device, message = self._live.roster.next(deadline, words)
+            if isinstance(message, MeasureProgress):
+                self._settings.progress(device, message.done, message.total)
+            elif isinstance(message, Measured) and device in waiting:
+                waiting.discard(device)
+                found.append((device, message))
+        return found
+
+    def _network(self) -> Network:
+        hosts = tuple((d, self._keys[d].host) for d in self._devices)
+        welcome = self._live.roster.welcome
+        key = NetworkKey(devices=hosts, carrier=welcome.carrier, bandwidth_bytes_s=welcome.bandwidth_bytes_s)
+        known = None if self._store is None or self._settings.fresh else self._store.network(key)
+        if known is not None:
+            return known
+        found = self._probe_links()
+        network = Network(links=link_profiles(self._devices, found), medium=medium(found), commit_s=self._commit_s())
+        if self._store is not None:
+            self._store.keep(key, network)
+        return network
+
+    def _probe_links(self) -> dict[Pair, Probing]:
+        """Pairs that share no device are measured at the same time."""
+        live = self._live
+        term = live.next_term(0)
+        peers = {**{d: live.roster.links[d] for d in self._devices}, COORDINATOR: live.link.address}
+        for device in self._devices:
+            live.roster.send(device, Meet(term=term, peers={n: a for n, a in peers.items() if n != device}))
+        live.link.adopt(term, {n: a for n, a in peers.items() if n != COORDINATOR})
+        rounds = pair_rounds(self._devices)
+        found: dict[Pair, Probing] = {}
+        for number, pairs in enumerate(rounds):
+            self._settings.progress("links", number, len(rounds))
+            found |= self._probe_round(pairs, self._settings.network_seconds / len(rounds))
+        self._settings.progress("links", len(rounds), len(rounds))
+        return found
+
+    def _probe_round(self, pairs: list[Pair], budget_s: float) -> dict[Pair, Probing]:
+        live, found = self._live, {}
+        mine = next((b for a, b in pairs if a == COORDINATOR), None)  # the coordinator always comes first
+        waiting = {device for pair in pairs for device in pair if device != COORDINATOR}
+        for a, b in pairs:
+            if a != COORDINATOR:
+                live.roster.send(a, Probe(peer=b, lead=True, budget_s=budget_s))
+            live.roster.send(b, Probe(peer=a, lead=False, budget_s=budget_s))
+        if mine is not None:
+            found[COORDINATOR, mine] = probe(live.link, mine, True, budget_s, self._settings.timeout_s)
+        deadline = time.monotonic() + budget_s + self._settings.timeout_s
+        while waiting:
+            device, answer = live.roster.next(deadline, f"waiting for {', '.join(sorted(waiting))} to measure a link")
+            if isinstance(answer, Probed):
+                waiting.discard(device)
+                found[device, answer.peer] = Probing(answer.bandwidth_bytes_s, answer.latency_s, answer.both_ratio)
+        return found
+
+    def _commit_s(self) -> float:
+        """From the last report to the word that it is committed: there and back, and the ledger to disk between."""
+        with tempfile.TemporaryFile(dir=Path.cwd()) as ledger:
+            return statistics.median([self._echo(number, ledger.fileno()) for number in range(_ECHOES)][1:])
+
+    def _echo(self, number: int, ledger: int) -> float:
+        started = time.perf_counter()
+        self._live.roster.broadcast(Echo(number=number), self._devices)
+        waiting = set(self._devices)
+        deadline = time.monotonic() + self._settings.timeout_s
+        while waiting:
+            device, answer = self._live.roster.next(deadline, f"waiting for {', '.join(sorted(waiting))} to answer")
+            if isinstance(answer, Echo) and answer.number == number:
+                waiting.discard(device)
+        os.write(ledger, b"\0" * 256)
+        os.fsync(ledger)
+        return time.perf_counter() - started

@@ -1,0 +1,139 @@
+"""`potluck profile`: what a job's model costs each device, and what the links carry."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+
+import click
+import msgspec
+
+from potluck.config import ProfileSettings
+from potluck.display.measuring import measure_display
+from potluck.errors import PotluckError
+from potluck.failures import traceback_kept
+from potluck.job import load_job
+from potluck.profile.cells import only
+from potluck.profile.store import Store, default_dir, load, save
+from potluck.stopping import Stopping
+from potluck.types import DeviceProfile, LinkProfile, ModelFacts, Profile
+from potluck.units import size_text
+from potluck.verbs.here import listen_address, local_fleet
+from potluck.verbs.session import emit
+from potluck.verbs.train import invitation
+
+_MANY_BLOCKS = 60
+
+
+def profile(job_file: str, settings: ProfileSettings) -> int:
+    """Measures, or reads a saved profile, and shows it; returns the exit code."""
+    try:
+        with traceback_kept():
+            found, facts, rows, where = _find(job_file, settings)
+    except PotluckError as error:
+        if settings.json:
+            emit({"error": str(error), "exit_code": error.exit_code})
+        raise
+    if settings.save is not None:
+        save(found, settings.save)
+        where = str(settings.save)
+    if settings.json:
+        emit({**msgspec.to_builtins(found), "micro_batch": rows, "kept": where})
+    else:
+        for line in profile_lines(found, facts, rows):
+            click.echo(line)
+        click.echo(f"kept in {where}")
+    return 0
+
+
+def _find(job_file: str, settings: ProfileSettings) -> tuple[Profile, ModelFacts, int, str]:
+    """The profile, the model's facts, the micro-batch, and where the profile is kept."""
+    if settings.load is not None:
+        load(settings.load)  # better to fail before the model is traced
+    fleet, listen = local_fleet(settings), listen_address(settings)
+    job = load_job(job_file)
+    with measure_display() as display, Stopping(lambda: None):
+        display.note("tracing the model")
+        from potluck.runtime.live_fleet import LiveFleet
+        from potluck.runtime.options import Options
+        from potluck.runtime.profiling import ProfileSettings as Choices
+        from potluck.runtime.profiling import profile_fleet
+        from potluck.runtime.train import prepare_job
+
+        prepared = prepare_job(job)
+        if settings.load is not None:
+            return load(settings.load, prepared.facts.digest), prepared.facts, job.micro_batch, str(settings.load)
+        if settings.plain_network is not None:
+            # The devices started here listen on this network too; their command line does not say so.
+            os.environ["POTLUCK_PLAIN_NETWORK"] = str(settings.plain_network)
+        store = Store(settings.profile_dir or default_dir(os.environ), display.note)
+        options = Options(
+            carrier=settings.carrier, listen=listen, joined=settings.devices, join_timeout_s=settings.timeout,
+            timeout_s=settings.timeout, progress=display.note, listening=invitation(settings, display.note),
+        )  # fmt: skip
+        choices = Choices(
+            seconds=settings.profile_seconds, store=store, fresh=settings.fresh, timeout_s=settings.timeout,
+            note=display.note, progress=display.progress,
+        )  # fmt: skip
+        with LiveFleet(fleet, options) as live:
+            return profile_fleet(live, prepared, choices), prepared.facts, job.micro_batch, str(store.folder)
+
+
+def profile_lines(found: Profile, facts: ModelFacts, rows: int) -> list[str]:
+    """The profile as tables; a star marks what was not measured."""
+    if any(all(cell.rows != rows for cell in device.blocks[0].timings) for device in found.devices):
+        rows = found.devices[0].blocks[0].timings[-1].rows
+    lines = [f"micro-batch of {rows}; forward + backward in ms; * filled in from other measurements"]
+    lines += _block_table(found.devices, facts, rows)
+    for device in found.devices:
+        lines += _device_lines(device, rows)
+    lines += _link_lines(found)
+    return lines
+
+
+def _block_table(devices: Sequence[DeviceProfile], facts: ModelFacts, rows: int) -> list[str]:
+    width = max(12, *(len(d.device.name) + 2 for d in devices))
+    labels = [f"{block.index:3} {block.label[:34]}" for block in facts.blocks]
+    wide = max(len(label) for label in labels)
+    lines = [" " * wide + "".join(f"{d.device.name:>{width}}" for d in devices) + f"{'kept':>12}"]
+    for index, label in enumerate(labels):
+        if _MANY_BLOCKS // 2 <= index < len(labels) - _MANY_BLOCKS // 2:
+            if index == _MANY_BLOCKS // 2:
+                lines.append(f"  … {len(labels) - 2 * index} more, in the file that --save writes")
+            continue
+        cells = [only(d.blocks[index], rows) for d in devices]
+        texts = [f"{1e3 * c.forward_s:.2f}+{1e3 * c.backward_s:.2f}{'' if c.measured else '*'}" for c in cells]
+        kept = size_text(max(c.kept_bytes for c in cells))
+        lines.append(label.ljust(wide) + "".join(f"{t:>{width}}" for t in texts) + f"{kept:>12}")
+    return lines
+
+
+def _device_lines(device: DeviceProfile, rows: int) -> list[str]:
+    cells = [only(block, rows) for block in device.blocks]
+    step_ms = 1e3 * sum(c.forward_s + c.backward_s for c in cells)
+    every = [cell for block in device.blocks for cell in block.timings]
+    filled = sum(not cell.measured for cell in every)
+    spec = device.device
+    working = max(cell.working_bytes for cell in cells)
+    memory = size_text(spec.memory_bytes) if spec.memory_bytes else "not limited"
+    counts = ", ".join(str(r) for r in sorted({cell.rows for cell in every}))
+    return [
+        f"{spec.name}: {spec.kind}, {spec.threads} threads, speed {spec.speed:g}, memory {memory}"
+        + (f" ({device.host})" if device.host else ""),
+        f"  whole model {step_ms:.1f} ms a micro-batch, update {1e3 * sum(b.update_s for b in device.blocks):.1f} ms, "
+        f"keeps {size_text(sum(c.kept_bytes for c in cells))}, works with {size_text(working)}",
+        f"  rows {counts}: {len(every) - filled} cells measured, {filled} filled in; "
+        f"message {1e6 * device.message_s:.0f} µs; idle {size_text(device.idle_bytes)}",
+    ]
+
+
+def _link_lines(found: Profile) -> list[str]:
+    lines = [f"links: {'both directions at once' if found.medium == 'full' else found.medium + ' duplex'}; "
+             f"a commit takes {1e3 * found.commit_s:.1f} ms"]  # fmt: skip
+    return lines + [f"  {_link_text(link)}" for link in found.links]
+
+
+def _link_text(link: LinkProfile) -> str:
+    rate = "no limit" if link.bandwidth_bytes_s is None else f"{8e-6 * link.bandwidth_bytes_s:,.0f} Mbit/s"
+    star = "" if link.measured else " *"
+    return f"{link.source} → {link.target}: {rate}, {1e3 * link.latency_s:.2f} ms{star}"
