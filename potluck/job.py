@@ -159,7 +159,8 @@ def _run(file: Path) -> ModuleType:
         raise InputError(f"{file}: not a Python file; give one that ends in .py")
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module  # dataclasses and pickling look their module up here
-    if str(file.parent) not in sys.path:
+    # Neighbours can be imported, but not those of the demo's job: they would hide standard modules (profile, types).
+    if str(file.parent) not in sys.path and file.parent != Path(__file__).resolve().parent:
         sys.path.insert(0, str(file.parent))
     try:
         spec.loader.exec_module(module)

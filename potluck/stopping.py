@@ -19,7 +19,7 @@ class Stopping:
     def __init__(self, noticed: Callable[[], None]) -> None:
         self._noticed = noticed  # called at the first one, inside the signal handler
         self._count = 0
-        self._at_once = False
+        self.at_once = False  # whether a KeyboardInterrupt was raised
         self.training = False  # set by whoever knows that rounds are being trained
         self._before: dict[signal.Signals, Any] = {}
 
@@ -44,6 +44,6 @@ class Stopping:
             self._noticed()
             if self.training:
                 return
-        if not self._at_once:  # once only: another would interrupt the clean-up and leave devices behind
-            self._at_once = True
+        if not self.at_once:  # once only: another would interrupt the clean-up and leave devices behind
+            self.at_once = True
             raise KeyboardInterrupt

@@ -16,7 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from potluck.display.view import RunView, evaluation_text, sparkline
-from potluck.metrics.records import Record
+from potluck.metrics.records import Record, RunEnded
 from potluck.units import duration_text
 
 REFRESHES_PER_S = 8
@@ -67,6 +67,8 @@ class LiveDisplay:
         """Takes a record in; the next picture shows it."""
         with self._lock:
             self._view.see(record, time.monotonic())
+            if isinstance(record, RunEnded):
+                self._note = "saving the model and ending the devices"
 
     def lanes(self, round: int, busy: dict[str, float]) -> None:
         """Takes in how busy each device was."""

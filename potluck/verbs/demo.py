@@ -32,7 +32,7 @@ def demo(devices: str, run_dir: Path | None, *, as_json: bool) -> int:
         result = train(job, fleet, it.options(run_dir=it.run_dir))
     seconds = time.monotonic() - started
     if as_json or result.reason == "stopped":
-        report(result, seconds, as_json=as_json)
+        report(result, seconds, as_json=as_json, command=train_command(devices, as_json=as_json))
         return 0
     click.echo(f"accuracy {result.metrics['accuracy']:.1%} on {len(test_labels)} digits that it had never seen")
     click.echo(f"samples  {result.samples_lost} lost, {result.samples_doubled} used twice")
@@ -48,6 +48,13 @@ def _fleet(devices: str) -> Fleet:
         return Fleet(devices=tuple(DeviceSpec(name=name, speed=speed) for name, speed in speeds(devices)))
     except InputError as error:
         raise InputError(f"--devices: {error}") from None
+
+
+def train_command(devices: str, *, as_json: bool) -> list[str]:
+    """What trains the demo's job: the demo itself always begins anew."""
+    from potluck import demo_job
+
+    return ["train", demo_job.__file__, "--local", devices, *(["--json"] if as_json else [])]
 
 
 def next_steps(run_dir: Path) -> tuple[tuple[str, str], ...]:

@@ -53,13 +53,24 @@ def terminal(title: str, first_note: str, *, as_json: bool) -> Iterator[Terminal
         with open_display(title, first_note) as display, Stopping(display.stopping) as stopping:
             it = Terminal(display, stopping)
             try:
-                with traceback_kept(lambda: it.run_dir):
+                with traceback_kept(lambda: it.run_dir), _interrupts_kept(stopping):
                     yield it
             except Interrupted as error:
                 raise _with_way_on(error, it.run_dir) from None
     except PotluckError as error:
         if as_json:
             emit({"error": str(error), "exit_code": error.exit_code})
+        raise
+
+
+@contextlib.contextmanager
+def _interrupts_kept(stopping: Stopping) -> Iterator[None]:
+    """Ctrl-C in the middle of tracing or training makes other things fail on the way out; it is still Ctrl-C."""
+    try:
+        yield
+    except Exception:
+        if stopping.at_once:
+            raise KeyboardInterrupt from None
         raise
 
 

@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import shlex
 import signal
 import socket
 import subprocess
@@ -143,6 +144,21 @@ def test_ctrl_c_before_training_stops_at_once(potluck):
     assert time.monotonic() - asked < 10
     assert process.returncode == 130
     assert err.splitlines() == ["stopping", "potluck: interrupted"]
+
+
+@pytest.mark.full
+def test_a_demo_that_was_stopped_goes_on_with_the_command_it_prints(potluck):
+    process = potluck.start("demo", "--devices", "1,0.5", "--run-dir", "demo", "--json")
+    _wait_for_line(process, "round ")
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=DEADLINE_S)
+    assert process.returncode == 0, err
+    stopped = json.loads(out.splitlines()[-1])
+    assert (stopped["reason"], stopped["evaluated_after"]) == ("stopped", None)
+    code, out, err = potluck.run(*shlex.split(stopped["resume"])[1:])
+    assert code == 0, err
+    resumed = json.loads(out.splitlines()[-1])
+    assert (resumed["reason"], resumed["rounds"], resumed["evaluated_after"]) == ("finished", 150, 150)
 
 
 def test_a_second_ctrl_c_stops_at_once(potluck):

@@ -1,12 +1,14 @@
 """The command line where nothing is started: help, and bad input that gets one line and exit code 2."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
 
 from potluck.cli import main
+from potluck.verbs.demo import train_command
 from potluck.verbs.join import count_devices, default_name, was_refused
 from potluck.verbs.train import resume_command
 
@@ -198,6 +200,11 @@ def test_the_command_to_go_on_keeps_what_was_given():
     assert (
         resume_command(["train", "j.py", "--run-dir=old"], Path("new")) == "potluck train j.py --resume --run-dir new"
     )
+
+
+def test_the_command_to_go_on_with_a_demo_is_one_that_there_is():
+    line = resume_command(train_command("1,0.5", as_json=False), Path("run"))
+    assert re.fullmatch(r"potluck train \S*demo_job\.py --local 1,0\.5 --resume --run-dir run", line)
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """A job is checked when it is made, and read from a user's file."""
 
 import sys
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from torch import nn
 from torch.nn import functional
 from torch.utils.data import IterableDataset, TensorDataset
 
+import potluck
 from potluck.errors import InputError
 from potluck.job import Job, Pad, choose_micro_batch, load_job
 from potluck.optimizers import SGD
@@ -185,3 +187,9 @@ def test_what_is_wrong_with_a_job_file_is_one_line_naming_it(folder, name, text,
     assert words in message
     assert str(folder / name.partition(":")[0]) in message
     assert "\n" not in message
+
+
+def test_the_demos_job_does_not_put_our_own_modules_in_the_way_of_the_standard_library():
+    folder = Path(potluck.__file__).parent
+    load_job(folder / "demo_job.py")
+    assert str(folder) not in sys.path

@@ -4,7 +4,9 @@ import signal
 
 import pytest
 
+from potluck.failures import Interrupted
 from potluck.stopping import Stopping
+from potluck.verbs.session import terminal
 
 
 def test_while_training_the_first_asks_and_the_second_stops_and_the_third_is_ignored():
@@ -25,3 +27,14 @@ def test_before_training_the_first_stops_and_the_second_is_ignored():
         with pytest.raises(KeyboardInterrupt):
             signal.raise_signal(signal.SIGTERM)
         signal.raise_signal(signal.SIGINT)
+
+
+def test_what_fails_on_the_way_out_of_an_interrupt_is_still_the_interrupt():
+    def interrupted() -> None:
+        try:
+            signal.raise_signal(signal.SIGINT)
+        finally:
+            raise AssertionError("something was left half done")
+
+    with pytest.raises(Interrupted, match="interrupted"), terminal("", "", as_json=False):
+        interrupted()
