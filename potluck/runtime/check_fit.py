@@ -10,10 +10,13 @@ from torch import nn
 
 from potluck.errors import InputError
 from potluck.job import Job
-from potluck.model.forms import LABEL, call_model
-from potluck.runtime.loading import first_evaluation_samples
+from potluck.model.forms import LABEL, EvalForm, call_model
+from potluck.runtime.evaluation import measure
+from potluck.runtime.loading import first_evaluation_samples, spread_evaluation_samples
 
 _ROWS = 2
+_METRIC_ROWS = 32  # a metric may need several samples of several classes,
+_METRIC_BYTES = 64 * 2**20  # but not if their outputs are large
 
 
 def check_fit(module: nn.Module, job: Job, feeds: Mapping[str, torch.Tensor]) -> None:
@@ -37,9 +40,21 @@ def _check_evaluation(module: nn.Module, job: Job) -> None:
     small = first_evaluation_samples(job, _ROWS).feeds
     outputs = _try("eval_data", small, lambda: call_model(module, small))
     if job.reduce is not None:
-        outputs = _try("eval_data", small, lambda: job.reduce(outputs, small[LABEL]))  # type: ignore[misc]
+        _try("eval_data", small, lambda: job.reduce(outputs, small[LABEL]))  # type: ignore[misc]
     else:
         _try("eval_data", small, lambda: job.loss(outputs, small[LABEL]))
+    if job.metrics:
+        _check_metrics(module, job, small)
+
+
+def _check_metrics(module: nn.Module, job: Job, small: Mapping[str, torch.Tensor]) -> None:
+    """Tries the metrics: it would be a pity to find out after the first epoch."""
+    row_bytes = sum(t.nbytes for t in EvalForm(module, job.reduce)(dict(small))) // len(small[LABEL])
+    feeds = spread_evaluation_samples(job, max(_ROWS, min(_METRIC_ROWS, _METRIC_BYTES // (row_bytes + 1)))).feeds
+    outputs = _try("eval_data", feeds, lambda: call_model(module, feeds))
+    if job.reduce is not None:
+        outputs = _try("eval_data", feeds, lambda: job.reduce(outputs, feeds[LABEL]))  # type: ignore[misc]
+    measure(job, outputs, feeds[LABEL])
 
 
 def _try(field: str, small: Mapping[str, torch.Tensor], work: Callable[[], Any]) -> Any:

@@ -64,6 +64,18 @@ def seen_before(run_dir: Path, first_round: int) -> tuple[Best | None, int]:
     return known, len({r.round for r in evaluations if known.round < r.round <= first_round})
 
 
+def measure(job: Job, outputs: Any, labels: torch.Tensor) -> dict[str, float]:
+    """The job's metrics; an InputError names the one that fails."""
+    found = {}
+    for name, metric in job.metrics.items():
+        try:
+            found[name] = float(metric(outputs, labels))
+        except Exception as error:  # the user's function may fail in any way
+            what = " ".join(f"{type(error).__name__}: {error}".split())[:300]
+            raise InputError(f"job: metric {name!r} fails on {len(labels)} samples: {what}; correct it") from error
+    return found
+
+
 class Evaluator:
     """Runs the whole evaluation set through the pipeline, two batches under way at a time."""
 
@@ -95,14 +107,7 @@ class Evaluator:
         label = torch.cat(labels)
         weight = sum(w for _, w in losses)
         loss = sum(value * w for value, w in losses) / weight if weight else float("nan")
-        metrics = {name: self._measure(name, metric, result, label) for name, metric in self.s.job.metrics.items()}
-        return loss, metrics, len(label)
-
-    def _measure(self, name: str, metric: Callable[[Any, Any], Any], outputs: Any, labels: torch.Tensor) -> float:
-        try:
-            return float(metric(outputs, labels))
-        except Exception as error:
-            raise InputError(f"job: metric {name!r} failed: {type(error).__name__}: {error}; correct it") from error
+        return loss, measure(self.s.job, result, label), len(label)
 
     def _start(self, index: int) -> tuple[int, Batch, tuple[int, ...]]:
         batch = self._loader.get(index)

@@ -68,7 +68,7 @@ class SampleMaker:
             with _GENERATORS:
                 _seed_generators(sample_seed(self._seed, epoch, sample))
                 return split_sample(self._data[sample])
-        except Exception as error:  # the user's data set may fail in any way
+        except (Exception, SystemExit) as error:  # the user's data set may fail in any way
             message = " ".join(f"{type(error).__name__}: {error}".split())
             if isinstance(error, InputError):
                 message = str(error)
@@ -168,7 +168,7 @@ class Loader:
             return self._maker.make(self.order.round(round))
         except PotluckError as error:
             return error
-        except Exception as error:  # must reach whoever waits, not die with this thread
+        except BaseException as error:  # must reach whoever waits, not die with this thread
             failure = PotluckError(f"data: round {round} cannot be made: {type(error).__name__}: {error}")
             failure.__cause__ = error
             return failure
@@ -203,6 +203,16 @@ def first_evaluation_samples(job: Job, count_wanted: int) -> Batch:
     held = count(job.eval_data)
     order = PlainOrder(count=held, batch_size=min(count_wanted, held))
     return _maker(job, job.eval_data).make(order.round(0))
+
+
+def spread_evaluation_samples(job: Job, count_wanted: int) -> Batch:
+    """Samples from all over the evaluation data: its first ones may all be of one class."""
+    if job.eval_data is None:
+        raise InputError("job: eval_data is not given; give it to evaluate")
+    held = count(job.eval_data)
+    wanted = min(count_wanted, held)
+    ids = tuple(i * held // wanted for i in range(wanted))
+    return _maker(job, job.eval_data).make(RoundSamples(0, 0, ids))
 
 
 def _maker(job: Job, data: Samples | tuple[Any, ...]) -> SampleMaker:

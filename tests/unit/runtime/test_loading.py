@@ -12,7 +12,13 @@ from potluck.errors import InputError, PotluckError
 from potluck.job import Job, Pad
 from potluck.model.data import PlainOrder, RoundSamples, SampleOrder
 from potluck.optimizers import SGD
-from potluck.runtime.loading import Loader, SampleMaker, evaluation_loader, training_loader
+from potluck.runtime.loading import (
+    Loader,
+    SampleMaker,
+    evaluation_loader,
+    spread_evaluation_samples,
+    training_loader,
+)
 
 
 class Noisy:
@@ -244,3 +250,25 @@ def test_loaders_of_a_job():
         assert (training.order.rounds, evaluation.order.rounds) == (6, 3)
         assert training.get(2).feeds["label"].tolist() == list(training.order.round(2).ids)
         assert evaluation.get(2).feeds["label"].tolist() == [8, 9]
+
+
+def test_a_data_set_that_exits_is_an_error_and_does_not_end_the_loader_without_a_word():
+    def leave(i):
+        raise SystemExit("no more")
+
+    with Loader(SampleMaker(Made(leave), seed=0), PlainOrder(count=6, batch_size=2)) as loader:
+        with pytest.raises(InputError, match=r"data: sample 0 cannot be made: SystemExit: no more"):
+            loader.get(0, timeout_s=5.0)
+        with pytest.raises(InputError, match=r"data: sample 2 cannot be made"):
+            loader.get(1, timeout_s=5.0)
+
+
+def test_samples_for_metrics_come_from_all_over_the_evaluation_data():
+    labels = torch.arange(10) // 5
+    data = (torch.zeros(10, 1), labels)
+    job = Job(
+        model=torch.nn.Linear(1, 1), loss=lambda x, y: x.mean(), optimizer=SGD(lr=0.1), data=data, eval_data=data,
+        batch_size=2, epochs=1,
+    )  # fmt: skip
+    assert spread_evaluation_samples(job, 2).feeds["label"].tolist() == [0, 1]
+    assert len(spread_evaluation_samples(job, 99).ids) == 10

@@ -1,0 +1,80 @@
+"""What does not fit is found before anything is started."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+import potluck
+from potluck.errors import InputError
+from potluck.runtime.check_fit import check_fit
+from potluck.runtime.loading import first_samples
+
+
+def job(**changes: Any) -> potluck.Job:
+    x, y = torch.randn(40, 4), torch.arange(40) // 20
+    base = potluck.Job(
+        model=nn.Linear(4, 2), loss=F.cross_entropy, optimizer=potluck.SGD(lr=0.1), data=(x, y), eval_data=(x, y),
+        batch_size=8, epochs=1,
+    )  # fmt: skip
+    return dataclasses.replace(base, **changes)
+
+
+def check(what: potluck.Job) -> None:
+    assert isinstance(what.model, nn.Module)
+    check_fit(what.model, what, first_samples(what, 4).feeds)
+
+
+def no_number(out: Any, labels: Any) -> Any:
+    return out
+
+
+def broken(out: Any, labels: Any) -> float:
+    raise KeyError("no\nsuch thing")
+
+
+@pytest.mark.parametrize("metric", [no_number, broken])
+def test_a_metric_that_fails_is_named_on_one_line(metric: Any) -> None:
+    with pytest.raises(InputError, match=r"job: metric 'mine' fails on 32 samples: .*Error.*; correct it") as caught:
+        check(job(metrics={"fine": lambda out, y: 1.0, "mine": metric}))
+    assert "\n" not in str(caught.value)
+
+
+def test_a_metric_that_needs_both_classes_gets_them() -> None:
+    def needy(out: Any, labels: torch.Tensor) -> float:
+        if len(labels.unique()) < 2:
+            raise ValueError("only one class")
+        return 0.0
+
+    check(job(metrics={"needy": needy}))
+
+
+def test_metrics_are_tried_on_what_reduce_gives() -> None:
+    seen: list[torch.Size] = []
+
+    def metric(hits: torch.Tensor, labels: torch.Tensor) -> float:
+        seen.append(hits.shape)
+        return float(hits.mean())
+
+    check(job(metrics={"accuracy": metric}, reduce=lambda out, y: (out.argmax(1) == y).float()))
+    assert seen == [(32,)]
+
+
+def test_metrics_of_large_outputs_are_tried_on_a_few_samples() -> None:
+    seen: list[int] = []
+
+    class Wide(nn.Linear):
+        def forward(self, input: torch.Tensor) -> torch.Tensor:
+            return super().forward(input)[:, :1].expand(-1, 5_000_000)
+
+    def count(out: torch.Tensor, labels: torch.Tensor) -> float:
+        seen.append(len(labels))
+        return 0.0
+
+    check(job(model=Wide(4, 2), loss=lambda out, y: out[:, 0].mean(), metrics={"count": count}))
+    assert seen == [3]
