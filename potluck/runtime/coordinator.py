@@ -151,6 +151,7 @@ class Coordinator:
             while len(begun) > (_BEGUN_ALONE if self.alone and not save else 0):
                 self._settle(*begun.popleft())
                 feeder.done()
+            self.saver.check()
             if save:
                 self.saver.save(self.committed, self.order)
             if evaluate and evaluator is not None:

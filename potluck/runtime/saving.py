@@ -42,6 +42,12 @@ class Saver:
         except PotluckError as error:
             self._warn(best.round, error)
 
+    def check(self) -> None:
+        """Raises what went wrong so far."""
+        for job in self._jobs:
+            if job.done():
+                job.result()
+
     def finish(self) -> None:
         """Waits for what is under way; raises what went wrong while collecting."""
         self._pool.shutdown(wait=True)

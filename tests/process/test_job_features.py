@@ -18,7 +18,7 @@ from benchmarks.zoo_jobs import cut, devices
 from potluck.control.audit import audit
 from potluck.control.ledger import LEDGER
 from potluck.errors import InputError, PotluckError
-from potluck.metrics.records import RECORDS, EvaluationRecord, RunEnded, read
+from potluck.metrics.records import RECORDS, CheckpointRecord, EvaluationRecord, RunEnded, read
 from potluck.model.empty import empty_weights
 from potluck.recover.checkpoint import best, best_path, load
 from potluck.runtime.live_fleet import LiveFleet
@@ -213,7 +213,12 @@ def test_a_resumed_run_remembers_its_best_checkpoint_and_goes_on_with_higher_ter
     live: LiveFleet, tmp_path: Path
 ) -> None:
     values = iter([9.0, 1.0, 2.0, 3.0])
-    what = job(epochs=None, rounds=4, eval_every=1, best="m", metrics={"m": lambda out, y: next(values)}, keep=1)
+    whole = data(40, 1)
+
+    def metric(out: torch.Tensor, y: torch.Tensor) -> float:
+        return next(values) if len(y) == len(whole[1]) else 0.0  # metrics are tried on a part first
+
+    what = job(epochs=None, rounds=4, eval_data=whole, eval_every=1, best="m", metrics={"m": metric}, keep=1)
     prepared = prepare_job(what)
     plan = cut(prepared.facts, 2)
     first = Options(run_dir=tmp_path / "run", timeout_s=PATIENT, should_stop=stop_after(2))
@@ -252,6 +257,18 @@ def test_a_callback_that_raises_is_named(tmp_path: Path) -> None:
     fleet = LiveFleet(Fleet(devices=devices(2)), Options(timeout_s=PATIENT))
     with pytest.raises(InputError, match=r"callbacks\[0\] failed.*no thanks"), fleet as lonely:
         run(lonely, job(callbacks=(broken,)), tmp_path / "run")
+
+
+def test_a_callback_that_raises_on_a_checkpoint_ends_the_run_at_once(tmp_path: Path) -> None:
+    def broken(record: object) -> None:
+        if isinstance(record, CheckpointRecord):
+            raise ValueError("no checkpoints, please")
+
+    what = job(callbacks=(broken,), epochs=None, rounds=500, checkpoint_every=1, eval_data=None, metrics={})
+    fleet = LiveFleet(Fleet(devices=devices(2)), Options(timeout_s=PATIENT))
+    with pytest.raises(InputError, match=r"callbacks\[0\] failed on a CheckpointRecord"), fleet as lonely:
+        run(lonely, what, tmp_path / "run")
+    assert audit(tmp_path / "run").rounds < 100
 
 
 def test_a_batch_of_one_sample_is_enough(live: LiveFleet, tmp_path: Path) -> None:
