@@ -74,16 +74,29 @@ class Guide:
             chosen.append(choice)
         chosen.reverse()
         found: dict[tuple[int, ...], Guess] = {}
-        for rung, limit in enumerate(limits):
+        for rung in range(len(limits)):
             if np.isfinite(total[rung, 0]):
-                cuts, start = [], 0
-                for choice in chosen:
-                    start = int(choice[rung, start])
-                    cuts.append(start)
-                seconds = float(total[rung, 0] + (m - 1) * limit)
-                if tuple(cuts) not in found or found[tuple(cuts)].seconds > seconds:
-                    found[tuple(cuts)] = Guess(seconds, float(limit), tuple(cuts))
+                cuts = self._follow(chosen, rung)
+                slowest = self._slowest(cuts, spans, wires)
+                guess = Guess(float(total[rung, 0] + (m - 1) * slowest), slowest, cuts)
+                if cuts not in found or found[cuts].seconds > guess.seconds:
+                    found[cuts] = guess
         return sorted(found.values(), key=lambda g: g.seconds)
+
+    def _follow(self, chosen: Sequence[Array], rung: int) -> tuple[int, ...]:
+        """Where each stage ends, from the first to the last."""
+        cuts, start = [], 0
+        for choice in chosen:
+            start = int(choice[rung, start])
+            cuts.append(start)
+        return tuple(cuts)
+
+    def _slowest(
+        self, cuts: Sequence[int], spans: Sequence[Spans], wires: Sequence[tuple[Array, Array, Array]]
+    ) -> float:
+        """Seconds of the slowest stage or link for a micro-batch."""
+        stages = [float(s.busy_s[start, stop]) for s, start, stop in zip(spans, (0, *cuts), cuts, strict=False)]
+        return max([*stages, *(float(load[cut]) for (_, _, load), cut in zip(wires, cuts, strict=False))])
 
     def _stage(
         self, groups: Sequence[tuple[str, ...]], p: int, spans: Spans, wires: list[tuple[Array, Array, Array]],

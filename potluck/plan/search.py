@@ -169,9 +169,20 @@ class Search:
             if again is not None:
                 yield again
             return
-        yield deep
+        yield from self._fitting(deep)
         if deep != shallow and self._few:
             yield shallow
+
+    def _fitting(self, shape: Shape) -> Iterable[Shape]:
+        """The shape, or if what waits between stages of so different depths does not fit, gentler ones."""
+        while self.cost.line(shape) is None:
+            count, depths = len(shape.depths), shape.depths
+            drops = [p for p in range(count - 1) if depths[p] > max(count - p, depths[p + 1])]
+            if not drops:
+                return
+            p = max(drops, key=lambda p: depths[p] - depths[p + 1])
+            shape = Shape(shape.stages, (*depths[:p], depths[p] - 1, *depths[p + 1 :]), shape.recompute)
+        yield shape
 
     def _deepest(
         self, stages: tuple[tuple[tuple[int, int], tuple[str, ...]], ...], again: tuple[bool, ...]
