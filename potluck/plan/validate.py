@@ -169,7 +169,8 @@ def _check_depths(plan: Plan) -> None:
     stages = len(plan.stages)
     for index in range(stages):
         field, depth = f"stages[{index}].depth", plan.depth(index)
-        least, most = stages - index, 2 * (stages - index) - 1
+        least = stages - index
+        most = max(2 * least - 1, plan.micro_batches)  # all forwards first
         if not least <= depth <= most:
             allowed = f"{least} to {most}" if least < most else str(least)
             raise _wrong(field, f"{depth} is outside what {stages - index} stages to the end can use; give {allowed}")

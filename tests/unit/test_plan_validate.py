@@ -66,8 +66,8 @@ UNFIT: list[tuple[list[tuple[str, object]], str]] = [
         [("stages.0.group", [member("desk", 4), member("pi2", 2)]), ("stages.2.group", [member("pi1", 6)])],
         "plan: stages[0].group: block 2 (layers.2)",
     ),
-    ([("stages.0.depth", 6)], "plan: stages[0].depth: 6 is outside"),
-    ([("stages.2.depth", 2)], "plan: stages[2].depth: 2 is outside"),
+    ([("stages.0.depth", 7)], "plan: stages[0].depth: 7 is outside"),
+    ([("stages.2.depth", 0)], "plan: stages[2].depth: 0 is outside"),
     ([("stages.1.depth", 3)], "plan: stages[1]: 15600 bytes too many for 'nano1'"),
 ]
 
@@ -162,6 +162,13 @@ def test_every_promised_message_is_tested() -> None:
     elsewhere = ("plan.json: No such file", "plan: stages[1].depth: 5 makes the pipeline deadlock")
     assert len(PROMISED) == len(tested) + len(elsewhere)
     assert [m for m in PROMISED if not m.startswith((*tested, *elsewhere))] == []
+
+
+def test_all_forwards_first_is_a_plan_and_one_forward_more_is_not() -> None:
+    devices = fleet("d0", "d1", "d2")
+    validate(chain(3, depths=[8, 8, 8], micro_batches=8), facts(3), devices)
+    with pytest.raises(PlanError, match=r"stages\[0\].depth: 9 is outside .* give 3 to 8"):
+        validate(chain(3, depths=[9, 8, 8], micro_batches=8), facts(3), devices)
 
 
 def test_depth_above_the_stage_before_is_refused_as_the_docs_say() -> None:
