@@ -33,6 +33,7 @@ class Audit:
     doubled: tuple[tuple[int, int], ...]  # (epoch, sample) used more than once
     problems: tuple[str, ...]  # everything wrong, in words; empty: proven
     torn: bool = False  # the last line is incomplete: its round was never committed
+    stopped_early: bool = False  # by its own records the run ended here on purpose, its patience being over
 
     @property
     def exact(self) -> bool:
@@ -42,7 +43,7 @@ class Audit:
     @property
     def finished(self) -> bool:
         """Whether the run was exact and came to its end."""
-        return self.exact and self.rounds == self.rounds_expected
+        return self.exact and (self.rounds == self.rounds_expected or self.stopped_early)
 
 
 @dataclass(frozen=True)
@@ -92,7 +93,10 @@ def audit(run_dir: Path) -> Audit:
     if len(problems) > _MOST_PROBLEMS:
         problems[_MOST_PROBLEMS:] = [f"and {len(problems) - _MOST_PROBLEMS} more"]
     used_in_all = sum(len(line.ids) for line in lines)
-    return Audit(len(lines), facts.rounds, complete, used_in_all, tuple(lost), tuple(doubled), tuple(problems), torn)
+    early = _stopped_early(run_dir / "records.jsonl", len(lines))
+    return Audit(
+        len(lines), facts.rounds, complete, used_in_all, tuple(lost), tuple(doubled), tuple(problems), torn, early
+    )
 
 
 def _check_sequence(lines: list[_Line], facts: _Facts, problems: list[str]) -> None:
@@ -167,6 +171,16 @@ def _parse(number: int, values: dict[str, Any], samples: int) -> _Line:
     float.fromhex(values["loss"])
     round, epoch, term = (_whole(values[k]) for k in ("round", "epoch", "term"))
     return _Line(number, round, epoch, term, tuple(ids))
+
+
+def _stopped_early(path: Path, rounds: int) -> bool:
+    """Whether the last word of a run's records is that it stopped early, after so many rounds. No proof needs it."""
+    try:
+        last = json.loads(path.read_bytes().rstrip(b"\n").rpartition(b"\n")[2])
+        said = (last["type"], last["reason"], last["round"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
+    return said == ("run_ended", "early", rounds)
 
 
 def _whole(value: Any) -> int:

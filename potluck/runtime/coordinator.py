@@ -127,7 +127,7 @@ class Coordinator:
                 evaluator.close()
         self.saver.finish()
         self._say_end("early" if self.stopped_early else reason, "")
-        return reason
+        return "stopped early" if self.stopped_early else reason
 
     def _rounds(self, feeder: Feeder, evaluator: Evaluator | None) -> str:
         s = self.s

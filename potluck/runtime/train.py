@@ -38,7 +38,7 @@ class TrainResult:
     run_dir: Path
     model_path: Path
     rounds: int  # committed, of the whole run
-    reason: str  # "finished" or "stopped"
+    reason: str  # "finished", "stopped", or "stopped early"
     loss: float | None  # of the last evaluation, if there was one
     metrics: dict[str, float]
     samples_per_s: float

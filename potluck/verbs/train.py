@@ -93,6 +93,13 @@ def _report_best(result: TrainResult) -> None:
         click.echo(f"best     {path / WEIGHTS}: {found.metric} {found.value:.4g}, after round {found.round}")
 
 
+def _best_model(run_dir: Path) -> str | None:
+    from potluck.recover.checkpoint import WEIGHTS, best_path
+
+    path = best_path(run_dir)
+    return str(path / WEIGHTS) if path is not None and path.is_dir() else None
+
+
 def summary(result: TrainResult, seconds: float, go_on: str) -> dict[str, object]:
     """A run as JSON has it."""
     evaluated = last_evaluation(result.run_dir)
@@ -108,6 +115,7 @@ def summary(result: TrainResult, seconds: float, go_on: str) -> dict[str, object
         "samples_doubled": result.samples_doubled,
         "seconds": seconds,
         "model": str(result.model_path),
+        "best_model": _best_model(result.run_dir),
         "run_dir": str(result.run_dir),
         **stopped,
     }

@@ -57,6 +57,8 @@ def audit_lines(run_dir: Path, found: Audit) -> list[str]:
     if not found.exact:
         return [f"{run_dir}: NOT every sample was used exactly once", *(f"  {problem}" for problem in found.problems)]
     so_far = "" if found.finished else " so far; the run has not finished"
+    if found.stopped_early:
+        so_far = "; it stopped early, as evaluations no longer got better"
     return [
         f"{run_dir}: every sample of every epoch was used exactly once, in the order that the seed gives",
         f"{found.rounds} of {found.rounds_expected} rounds, {found.epochs_complete} whole epochs, "

@@ -28,6 +28,8 @@ from potluck.runtime.train import TrainResult, prepare_job, run_on
 from potluck.runtime.verify import compare
 from potluck.schedules import Step
 from potluck.types import Fleet, Member, Plan, Stage
+from potluck.verbs.train import summary
+from potluck.verbs.verify import audit_lines
 
 PATIENT = 60.0
 
@@ -81,6 +83,12 @@ def test_training_stops_when_evaluations_stop_improving(live: LiveFleet, tmp_pat
     assert [e.best for e in seen[-2:]] == [False, False]
     ended = [r for r in read(result.run_dir / RECORDS) if isinstance(r, RunEnded)]
     assert ended[-1].reason == "early"
+    assert result.reason == "stopped early"
+    assert audit(result.run_dir).finished
+    said = audit_lines(result.run_dir, audit(result.run_dir))[-1]
+    assert "stopped early" in said
+    assert "not finished" not in said
+    assert summary(result, 1.0, "")["best_model"] == str(best_path(result.run_dir)) + "/weights.safetensors"
 
 
 def test_the_best_checkpoint_is_kept_and_is_the_one_with_the_best_metric(live: LiveFleet, tmp_path: Path) -> None:

@@ -161,3 +161,37 @@ def test_a_hopeless_ledger_gives_a_short_list(tmp_path):
 def test_the_audit_shares_no_code_with_what_it_judges():
     modules = {str(getattr(v, "__module__", None) or getattr(v, "__name__", "")) for v in vars(audit_module).values()}
     assert not {m for m in modules if m.startswith("potluck.") and m not in ("potluck.control.audit", "potluck.errors")}
+
+
+def said(folder, **words):
+    end = {"type": "run_ended", "reason": "early", "round": 4, "message": "", "seconds": 1.0, "at_s": 1.0, **words}
+    (folder / "records.jsonl").write_text('{"type": "evaluation"}\n' + json.dumps(end) + "\n")
+
+
+def test_a_run_that_stopped_early_is_finished(tmp_path):
+    said(tmp_path)
+    found = run(tmp_path, upto=4)
+    assert (found.rounds, found.rounds_expected) == (4, 6)
+    assert found.stopped_early
+    assert found.finished
+
+
+@pytest.mark.parametrize("words", [{"reason": "stopped"}, {"round": 3}, {"type": "round"}])
+def test_a_run_that_ended_otherwise_or_went_on_is_not_finished(tmp_path, words):
+    said(tmp_path, **words)
+    assert not run(tmp_path, upto=4).finished
+
+
+def test_a_run_that_stopped_early_must_still_be_exact(tmp_path):
+    said(tmp_path)
+    found = run(tmp_path, upto=4, change=lambda rounds: rounds[1][1].reverse())
+    assert not found.exact
+    assert not found.finished
+
+
+@pytest.mark.parametrize("text", ["", "[]\n", "null\n", "{}\n", "\0\n"])
+def test_records_that_cannot_be_read_change_nothing(tmp_path, text):
+    (tmp_path / "records.jsonl").write_text(text)
+    found = run(tmp_path, upto=4)
+    assert found.exact
+    assert not found.finished
