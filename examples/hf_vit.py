@@ -14,7 +14,6 @@ from torch import Tensor, nn
 
 import potluck
 from potluck.datasets.digits import digits
-from potluck.schedules import Cosine
 
 SIDE = 32
 EPOCHS = 15
@@ -68,7 +67,7 @@ job = potluck.Job(
     model=make_model,
     loss=F.cross_entropy,
     optimizer=potluck.AdamW(lr=3e-3, weight_decay=0.01),
-    schedule=Cosine(total=EPOCHS * len(images) // BATCH_SIZE, warmup=15),
+    schedule=potluck.Cosine(total=EPOCHS * len(images) // BATCH_SIZE, warmup=15),
     clip_norm=1.0,
     data=(enlarge(images), labels),
     eval_data=(enlarge(test_images), test_labels),

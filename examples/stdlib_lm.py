@@ -14,7 +14,6 @@ from torch import Tensor, nn
 
 import potluck
 from potluck.datasets.text import stdlib_text
-from potluck.schedules import Cosine
 
 LENGTH = 64
 WIDTH = 96
@@ -82,7 +81,7 @@ job = potluck.Job(
     loss=loss,
     loss_weight="tokens",
     optimizer=potluck.AdamW(lr=3e-3, weight_decay=0.01),
-    schedule=Cosine(total=ROUNDS, warmup=20, floor=0.1),
+    schedule=potluck.Cosine(total=ROUNDS, warmup=20, floor=0.1),
     clip_norm=1.0,
     data=windows(text[:-10_000]),
     eval_data=windows(text[-10_000:]),

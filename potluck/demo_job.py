@@ -9,7 +9,6 @@ from torch import Tensor, nn
 
 import potluck
 from potluck.datasets.digits import digits
-from potluck.schedules import Cosine
 
 EPOCHS = 6
 BATCH_SIZE = 60
@@ -37,7 +36,7 @@ job = potluck.Job(
     model=make_model,
     loss=F.cross_entropy,
     optimizer=potluck.AdamW(lr=3e-3),
-    schedule=Cosine(total=EPOCHS * len(images) // BATCH_SIZE, warmup=10),
+    schedule=potluck.Cosine(total=EPOCHS * len(images) // BATCH_SIZE, warmup=10),
     data=(images, labels),
     eval_data=(test_images, test_labels),
     batch_size=BATCH_SIZE,

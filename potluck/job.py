@@ -229,9 +229,7 @@ def _check_callables(job: Job) -> None:
                 f"job: metrics: the name {name!r} is taken; choose one that is not 'loss' and has no '-' first"
             )
     if job.schedule is not None and not callable(job.schedule):
-        raise InputError(
-            f"job: schedule {job.schedule!r}; give potluck.schedules.Cosine(total=...) or a function of the round"
-        )
+        raise InputError(f"job: schedule {job.schedule!r}; give potluck.Cosine(total=...) or a function of the round")
 
 
 def _check_optimizer(optimizer: object) -> None:
