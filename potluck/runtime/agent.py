@@ -188,7 +188,10 @@ class Agent:
         me = self._spec.name
         layout = PlanLayout(programs, order.plan)
         index = stage_of(order.plan, me)
-        stage = StageRunner(programs, order.plan.stages[index].blocks, state, order.optimizer, order.seed, self._device)
+        mine = order.plan.stages[index]
+        stage = StageRunner(
+            programs, mine.blocks, state, order.optimizer, order.seed, self._device, recompute=mine.recompute
+        )
         trainable = [s for s in programs.train.sources if s.kind == "parameter" and s.trainable]
         users = {s.name: layout.users[s.name] for s in trainable if s.name in layout.users}
         sizes = {s.name: value_bytes(programs.train.values[s.id], 1) for s in trainable}

@@ -19,6 +19,18 @@ from potluck.runtime.running_buffers import RunningBuffers
 
 
 @dataclass
+class Kept:
+    """What a recomputing stage keeps of a micro-batch: enough to run its forward again, to the same bits."""
+
+    rows: Rows
+    given: dict[int, torch.Tensor]
+    received: dict[int, torch.Tensor]
+    buffers: dict[int, torch.Tensor]  # as they were
+    loss: torch.Tensor | None
+    scale: float
+
+
+@dataclass
 class Stash:
     """What one micro-batch leaves behind between its forward and its backward."""
 
@@ -74,9 +86,9 @@ class StageRunner:
 
     def __init__(
         self, programs: ProgramPair, blocks: tuple[int, int], state: StageState, optimizer: Optimizer, seed: int,
-        device: torch.device, carvers: tuple[Carver, Carver] | None = None,
+        device: torch.device, carvers: tuple[Carver, Carver] | None = None, *, recompute: bool = False,
     ) -> None:  # fmt: skip
-        self.device, self.seed = device, seed
+        self.device, self.seed, self.recompute = device, seed, recompute
         self.train, self.eval = programs.train, programs.eval
         train, evaluate = carvers or (Carver(self.train), Carver(self.eval))
         self.piece = train.piece(*self.train.block_range(*blocks))
@@ -97,6 +109,7 @@ class StageRunner:
         if state.optimizer:
             self.optimizer.load({k: t.to(device) for k, t in state.optimizer.items()})
         self._stashes: dict[int, Stash] = {}
+        self._kept: dict[int, Kept] = {}
         codes = ((self.train, self._code), (self.eval, self._eval_code))
         self._templates: dict[str, tuple[Registers, list[tuple[int, str]]]] = {
             program.mode: self._template(program, code) for program, code in codes
@@ -121,21 +134,36 @@ class StageRunner:
         return registers, places
 
     def _registers(self, mode: str, given: Mapping[int, torch.Tensor]) -> Registers:
-        template, places = self._templates[mode]
+        template, _ = self._templates[mode]
         registers = template.copy()
-        for number, name in places:
-            registers[number] = self.running.read(name)
         for number, tensor in given.items():
             registers[number] = tensor
         return registers
+
+    def _read_buffers(self, mode: str) -> dict[int, torch.Tensor]:
+        return {number: self.running.read(name) for number, name in self._templates[mode][1]}
 
     def forward(
         self, rows: Rows, feeds: Mapping[int, torch.Tensor], received: Mapping[int, torch.Tensor], scale: float
     ) -> dict[int, torch.Tensor]:
         """The values later stages need. `scale` is the rows' part of the round's loss weight."""
+        buffers = self._read_buffers("train")
+        stash, registers = self._run(rows, feeds, received, buffers, scale)
+        self.running.note(rows.micro_batch, rows.count, registers)
+        if self.recompute:
+            loss = None if stash.loss is None else stash.loss.detach()
+            self._kept[rows.micro_batch] = Kept(rows, dict(feeds), dict(received), buffers, loss, scale)
+        else:
+            self._stashes[rows.micro_batch] = stash
+        return {v: t.detach() for v, t in stash.sent.items()}
+
+    def _run(
+        self, rows: Rows, feeds: Mapping[int, torch.Tensor], received: Mapping[int, torch.Tensor],
+        buffers: Mapping[int, torch.Tensor], scale: float,
+    ) -> tuple[Stash, Registers]:  # fmt: skip
         arriving: dict[int, torch.Tensor | None] = {}
         tapped: dict[int, torch.Tensor] = {}
-        given = dict(feeds)
+        given = {**buffers, **feeds}
         for value, tensor in received.items():
             given[value] = tensor
             if self.train.values[value].requires_grad:
@@ -149,20 +177,22 @@ class StageRunner:
         loss = registers[self.piece.outputs[0]] if self.piece.outputs else None
         if loss is not None and scale == 0:  # no row counts (all padding): a mean over nothing is NaN
             loss = torch.zeros_like(loss)
-        self.running.note(rows.micro_batch, rows.count, registers)
-        self._stashes[rows.micro_batch] = Stash(arriving, tapped, sent, loss, scale)
-        return {v: t.detach() for v, t in sent.items()}
+        return Stash(arriving, tapped, sent, loss, scale), registers
 
     def loss(self, micro_batch: int) -> float | None:
         """The loss of a micro-batch not yet run backward, at the last stage."""
-        loss = self._stashes[micro_batch].loss
-        return None if loss is None else float(loss.detach())
+        held: Stash | Kept = self._kept[micro_batch] if self.recompute else self._stashes[micro_batch]
+        return None if held.loss is None else float(held.loss.detach())
 
     def backward(
         self, micro_batch: int, gradients: Mapping[int, torch.Tensor | None]
     ) -> dict[int, torch.Tensor | None]:
         """The gradients of what was received; the parameters' are added up."""
-        stash = self._stashes.pop(micro_batch)
+        if self.recompute:
+            kept = self._kept.pop(micro_batch)
+            stash, _ = self._run(kept.rows, kept.given, kept.received, kept.buffers, kept.scale)
+        else:
+            stash = self._stashes.pop(micro_batch)
         roots: list[torch.Tensor] = []
         seeds: list[torch.Tensor] = []
         for value, tensor in (*stash.sent.items(), *stash.tapped.items()):  # a root's gradient is added first
@@ -212,6 +242,7 @@ class StageRunner:
         for name in self.trainable:
             self.parameters[name].grad = None
         self._stashes.clear()
+        self._kept.clear()
         self.running.abort()
 
     def evaluate(
@@ -219,7 +250,7 @@ class StageRunner:
     ) -> dict[int, torch.Tensor]:
         """The evaluation program's values for later stages and, at the last stage, its outputs."""
         with torch.no_grad():
-            registers = self._registers("eval", {**feeds, **received})
+            registers = self._registers("eval", {**self._read_buffers("eval"), **feeds, **received})
             self._eval_code.run(registers, Context(rows, Draw(self.seed, 0, 0, 0), self.device))
         return {v: registers[v] for v in (*self.eval_piece.sends, *self.eval_piece.outputs)}
 

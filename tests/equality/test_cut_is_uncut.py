@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 import torch
+from msgspec.structs import replace
 from torch import nn
 from torch.nn import functional as F
 
@@ -45,6 +46,16 @@ def test_the_other_carrier_gives_the_same_bits_too() -> None:
         for name in ("residual_cnn", "unet", "dropout_net"):
             prepared = prepare_job(case_job(CASES[name], 3, hard=True))
             assert compare(gloo, prepared, cut(prepared.facts, 4, deep=True), OPTIONS).unequal == ()
+
+
+@pytest.mark.parametrize("name", ["residual_cnn", "dropout_net"])
+def test_recomputing_stages_give_the_same_bits(live: LiveFleet, name: str) -> None:
+    prepared = prepare_job(case_job(CASES[name], 3, hard=True))
+    plan = cut(prepared.facts, 3, deep=True)
+    again = replace(plan, stages=tuple(replace(s, recompute=i != 1) for i, s in enumerate(plan.stages)))
+    found = compare(live, prepared, again, OPTIONS)
+    assert found.unequal == ()
+    assert found.losses_equal
 
 
 @pytest.mark.parametrize("name", names(QUICK))
