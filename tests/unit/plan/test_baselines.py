@@ -12,9 +12,9 @@ from potluck.errors import PlanError
 from potluck.plan.baselines import PLANNERS
 from potluck.plan.edges import Edges
 from potluck.plan.events import simulate
-from potluck.plan.groups import busy_depths, proportional_shares
+from potluck.plan.groups import busy_depths, proportional_shares, stage_by
 from potluck.plan.published import asteroid, dapple
-from potluck.plan.published.asteroid_costs import allocate
+from potluck.plan.published.asteroid_costs import Ground, allocate
 from potluck.plan.tables import Tables
 from potluck.plan.validate import validate
 from potluck.types import DeviceSpec, Fleet, ModelFacts, Plan, Profile
@@ -262,7 +262,7 @@ def test_asteroid_comes_to_the_best_of_its_latencies_for_its_order_of_devices(we
         facts = a_model(seed, 6, weight=weight)
         limits = [memory, 2 * memory, 4 * memory, memory]
         profile = a_profile(seed, facts, [1.0, 0.5, 0.25, 1.0], spread=0.5, memory=limits)
-        ground = asteroid.Ground(facts, profile, ROWS, MICRO_BATCHES, range(7))
+        ground = Ground(facts, profile, ROWS, MICRO_BATCHES, range(7))
         search = asteroid.Search(ground)
         spans = {span: n for n, span in enumerate(ground.spans)}
         plan = PLANNERS["asteroid"](facts, profile, ROWS, MICRO_BATCHES)
@@ -276,7 +276,7 @@ def test_asteroid_comes_to_the_best_of_its_latencies_for_its_order_of_devices(we
                     return np.inf
                 names = [d.name for d in search.g.devices[a : a + r]]
                 shares = [int(s) for s in heads.shares[a, span]]
-                stages.append(asteroid.stage_by((i, j), names, shares, "samples", depth, MICRO_BATCHES))
+                stages.append(stage_by((i, j), names, shares, "samples", depth, MICRO_BATCHES))
                 a += r
             made = Plan(micro_batch_size=ROWS, micro_batches=MICRO_BATCHES, stages=tuple(stages))
             return asteroid.latency_s(asteroid_steps(facts, profile, made), MICRO_BATCHES)
