@@ -137,7 +137,7 @@ def test_ctrl_c_finishes_the_round_and_the_run_can_be_resumed(potluck):
 
 def test_ctrl_c_before_training_stops_at_once(potluck):
     process = potluck.start("train", potluck.job(rounds=100_000), "--no-local", "--devices", "1", "--run-dir", "run")
-    _wait_for_line(process, "waiting for 1 devices")
+    _wait_for_line(process, "waiting for 1 ")
     asked = time.monotonic()
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=DEADLINE_S)
