@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from potluck.control.ledger import LEDGER, Ledger
-from potluck.errors import PotluckError
+from potluck.errors import InputError, PotluckError
 from potluck.job import Job
 from potluck.model.build import as_module
 from potluck.plan.routes import micro_batch_sizes
@@ -23,12 +23,14 @@ from potluck.recover.checkpoint import load, newest
 from potluck.runtime.live_fleet import LiveFleet
 from potluck.runtime.loading import training_loader
 from potluck.runtime.options import Options
+from potluck.runtime.prepare import PreparedJob, prepare_job
 from potluck.runtime.reference import UncutRun
-from potluck.runtime.train import PreparedJob, choose_plan, prepare_job, run_on
+from potluck.runtime.train import choose_plan, run_on
 from potluck.schedules import multiplier
 from potluck.types import Fleet, ModelFacts, Plan
 
 TOLERANCE = 1e-8
+_LOW_PRECISION = ("bfloat16", "float16", "float32")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -86,18 +88,40 @@ def verify_job(
             why = f"{len(found.unequal)} tensors differ, first {found.unequal[:1]}, where every bit should be the same"
             return Verification(0, why, rounds, found.unequal, found.relative)
         options.progress("bits differ as expected; once more in float64")
-        exact = compare(live, prepare_job(in_float64(short)), chosen, options, lanes=False)
+        double = prepare_in_float64(short, fleet, reason)
+        exact = compare(live, double, chosen, options, lanes=False)
     if exact.relative <= TOLERANCE:
         return Verification(2, f"not the same bits: {reason}", rounds, found.unequal, exact.relative)
+    low = sorted({t.dtype for t in double.built.programs.train.values.values()} & set(_LOW_PRECISION))
+    if low:
+        raise _undecided(reason, f"the model computes in {low[0]} whatever it is given")
     why = f"float64 differs by {exact.relative:.1e}, although only the order of sums may (at most {TOLERANCE:.0e})"
     return Verification(0, why, rounds, found.unequal, exact.relative)
+
+
+def prepare_in_float64(job: Job, fleet: Fleet, reason: str) -> PreparedJob:
+    """The job in double precision; a PotluckError of one line where there is none."""
+    for device in fleet.devices:
+        if device.kind not in ("cpu", "cuda"):
+            raise _undecided(reason, f"{device.name} ({device.kind}) has no float64")
+    try:
+        return prepare_job(in_float64(job))
+    except InputError as error:
+        raise _undecided(reason, f"the model fails in float64: {error}") from error
+
+
+def _undecided(reason: str, why: str) -> PotluckError:
+    return PotluckError(
+        f"cannot tell: {reason}, so bits differ and only float64 could show that nothing else does, but {why}; "
+        "verify with a plan that must give the same bits: no stage shared by samples, tied weights in one stage"
+    )
 
 
 def shorten(job: Job, rounds: int) -> Job:
     """The job, for so many rounds, without evaluation."""
     return dataclasses.replace(
-        job, epochs=None, rounds=rounds, eval_data=None, metrics={}, best=None, patience=None, eval_every=None,
-        checkpoint_every=rounds, callbacks=(),
+        job, epochs=None, rounds=rounds, eval_data=None, metrics={}, reduce=None, best=None, patience=None,
+        eval_every=None, checkpoint_every=rounds, callbacks=(),
     )  # fmt: skip
 
 
