@@ -8,7 +8,7 @@ from benchmarks.case import Case
 from potluck.model.forms import LABEL, call_model
 from potluck.plan.routes import micro_batch_sizes
 from potluck.runtime.loading import training_loader
-from potluck.runtime.train import PreparedJob
+from potluck.runtime.prepare import PreparedJob
 from potluck.runtime.verify import run_uncut
 from potluck.types import Member, Plan, Stage
 

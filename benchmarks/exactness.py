@@ -26,7 +26,7 @@ from benchmarks.zoo import all_cases, core_cases
 from benchmarks.zoo_jobs import case_job, cut, devices, grouped
 from potluck.runtime.live_fleet import LiveFleet
 from potluck.runtime.options import Options
-from potluck.runtime.train import PreparedJob, prepare_job
+from potluck.runtime.prepare import PreparedJob, prepare_job
 from potluck.runtime.verify import TOLERANCE, compare, expects_bits
 from potluck.types import Fleet, Plan
 

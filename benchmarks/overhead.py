@@ -32,7 +32,8 @@ from potluck.plan.baselines import even_plan
 from potluck.runtime.live_fleet import LiveFleet
 from potluck.runtime.loading import training_loader
 from potluck.runtime.options import Options
-from potluck.runtime.train import PreparedJob, prepare_job, run_on
+from potluck.runtime.prepare import PreparedJob, prepare_job
+from potluck.runtime.train import run_on
 from potluck.types import Fleet, Member, Plan, Stage
 
 MODELS = ("mobilenet_v2", "gpt_10m")

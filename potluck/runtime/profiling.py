@@ -22,7 +22,7 @@ from potluck.profile.refresh import cell_to_retime, refresh
 from potluck.profile.store import DeviceKey, Network, NetworkKey, Store
 from potluck.runtime.live_fleet import LiveFleet
 from potluck.runtime.loading import first_samples
-from potluck.runtime.train import PreparedJob
+from potluck.runtime.prepare import PreparedJob
 from potluck.types import COORDINATOR, DeviceProfile, Profile
 from potluck.wire.messages import Echo, Measure, Measured, MeasureProgress, Meet, Probe, Probed
 

@@ -5,30 +5,23 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-import torch
-
 from potluck.control.audit import audit
 from potluck.errors import InputError
 from potluck.job import Job
 from potluck.metrics.folds import throughput
 from potluck.metrics.records import RECORDS, EvaluationRecord, read
-from potluck.model.blocks import facts as facts_of
-from potluck.model.build import PROBE_ROWS, BuiltModel, as_module, build
 from potluck.model.program import encode
-from potluck.optimizers import Optimizer, resolve, slots
 from potluck.plan.baselines import even_plan
 from potluck.plan.validate import read_plan, validate
 from potluck.recover.checkpoint import load
-from potluck.recover.snapshot import tensor_digest
-from potluck.runtime.check_fit import check_fit
 from potluck.runtime.coordinator import Coordinator, Session
 from potluck.runtime.layout import PlanLayout
 from potluck.runtime.live_fleet import LiveFleet
-from potluck.runtime.loading import first_samples
 from potluck.runtime.model_state import ModelState
 from potluck.runtime.options import Options
+from potluck.runtime.prepare import PreparedJob, prepare_job
 from potluck.runtime.run_folder import RunFolder, load_resume, new_run_dir
-from potluck.types import DeviceSpec, Fleet, ModelFacts, Plan
+from potluck.types import DeviceSpec, Fleet, Plan
 
 
 @dataclass(frozen=True)
@@ -44,29 +37,6 @@ class TrainResult:
     samples_per_s: float
     samples_lost: int
     samples_doubled: int
-
-
-@dataclass(frozen=True)
-class PreparedJob:
-    """A job turned into programs, facts and initial state."""
-
-    job: Job
-    built: BuiltModel
-    facts: ModelFacts
-    optimizer: Optimizer
-    data_digest: str  # of the first samples: a resumed run must see the same data
-
-
-def prepare_job(job: Job) -> PreparedJob:
-    """Builds the model and cuts it, from the first samples of the data."""
-    torch.manual_seed(job.seed)
-    module, hand_cut = as_module(job.model)
-    first = first_samples(job, PROBE_ROWS)
-    check_fit(module, job, first.feeds)
-    built = build(module, job.loss, first.feeds, first.weights, hand_cut=hand_cut, eval_reduce=job.reduce)
-    optimizer = resolve(job.optimizer, module)
-    digest = tensor_digest({**first.feeds, "weights": first.weights})
-    return PreparedJob(job, built, facts_of(built.programs, slots(optimizer)), optimizer, digest)
 
 
 def choose_plan(prepared: PreparedJob, given: Plan | Path | None, fleet: Fleet) -> Plan:

@@ -56,9 +56,9 @@ def _find(job_file: str, settings: ProfileSettings) -> tuple[Profile, ModelFacts
         display.note("tracing the model")
         from potluck.runtime.live_fleet import LiveFleet
         from potluck.runtime.options import Options
+        from potluck.runtime.prepare import prepare_job
         from potluck.runtime.profiling import ProfileSettings as Choices
         from potluck.runtime.profiling import profile_fleet
-        from potluck.runtime.train import prepare_job
 
         prepared = prepare_job(job)
         if settings.load is not None:

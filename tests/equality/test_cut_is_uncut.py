@@ -15,7 +15,7 @@ from benchmarks.zoo import all_cases
 from benchmarks.zoo_jobs import case_job, cut, devices, grouped
 from potluck.runtime.live_fleet import LiveFleet
 from potluck.runtime.options import Options
-from potluck.runtime.train import prepare_job
+from potluck.runtime.prepare import prepare_job
 from potluck.runtime.verify import TOLERANCE, compare, expects_bits
 from potluck.types import Fleet
 

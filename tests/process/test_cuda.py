@@ -9,7 +9,7 @@ from benchmarks.zoo import core_cases
 from benchmarks.zoo_jobs import case_job, cut, grouped
 from potluck.runtime.live_fleet import LiveFleet
 from potluck.runtime.options import Options
-from potluck.runtime.train import prepare_job
+from potluck.runtime.prepare import prepare_job
 from potluck.runtime.verify import TOLERANCE, compare
 from potluck.types import DeviceSpec, Fleet
 

@@ -9,7 +9,7 @@ import pytest
 
 import potluck
 from potluck.metrics.records import Record
-from potluck.runtime.train import prepare_job
+from potluck.runtime.prepare import prepare_job
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "job.md").read_text()

@@ -13,7 +13,8 @@ from benchmarks.zoo_jobs import case_job, cut
 from potluck.errors import PotluckError
 from potluck.job import Job
 from potluck.runtime.options import Options
-from potluck.runtime.train import prepare_job, run_on
+from potluck.runtime.prepare import prepare_job
+from potluck.runtime.train import run_on
 from potluck.runtime.verify import compare
 from tests.process.agents import fleet_of
 

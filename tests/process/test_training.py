@@ -24,7 +24,8 @@ from potluck.metrics.records import RECORDS, EvaluationRecord, IncidentRecord, r
 from potluck.recover.checkpoint import load, newest
 from potluck.runtime.live_fleet import LiveFleet
 from potluck.runtime.options import Options
-from potluck.runtime.train import prepare_job, run_on, train
+from potluck.runtime.prepare import prepare_job
+from potluck.runtime.train import run_on, train
 from potluck.types import Fleet, Member, Plan, Stage
 
 PATIENT = 60.0

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from potluck.job import load_job
-from potluck.runtime.train import prepare_job
+from potluck.runtime.prepare import prepare_job
 
 ROOT = Path(__file__).parents[2]
 

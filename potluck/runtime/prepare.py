@@ -1,0 +1,39 @@
+"""A job made ready: its model as programs, what planning needs to know of them, and the state to start from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from potluck.job import Job
+from potluck.model.blocks import facts as facts_of
+from potluck.model.build import PROBE_ROWS, BuiltModel, as_module, build
+from potluck.optimizers import Optimizer, resolve, slots
+from potluck.recover.snapshot import tensor_digest
+from potluck.runtime.check_fit import check_fit
+from potluck.runtime.loading import first_samples
+from potluck.types import ModelFacts
+
+
+@dataclass(frozen=True)
+class PreparedJob:
+    """A job turned into programs, facts and initial state."""
+
+    job: Job
+    built: BuiltModel
+    facts: ModelFacts
+    optimizer: Optimizer
+    data_digest: str  # of the first samples: a resumed run must see the same data
+
+
+def prepare_job(job: Job) -> PreparedJob:
+    """Builds the model and cuts it, from the first samples of the data."""
+    torch.manual_seed(job.seed)
+    module, hand_cut = as_module(job.model)
+    first = first_samples(job, PROBE_ROWS)
+    check_fit(module, job, first.feeds)
+    built = build(module, job.loss, first.feeds, first.weights, hand_cut=hand_cut, eval_reduce=job.reduce)
+    optimizer = resolve(job.optimizer, module)
+    digest = tensor_digest({**first.feeds, "weights": first.weights})
+    return PreparedJob(job, built, facts_of(built.programs, slots(optimizer)), optimizer, digest)
