@@ -65,7 +65,9 @@ def test_other_bits_are_the_same_numbers_in_float64() -> None:
     ("last", "why"), [(Only32, "the model fails in float64: .*dtype"), (Single, "computes in float32 whatever")]
 )
 def test_where_float64_is_impossible_it_says_so_in_one_line(last: Any, why: str) -> None:
-    with pytest.raises(PotluckError, match=f"cannot tell: stage 0 is shared by samples.*{why}.*verify with a plan") as e:
+    with pytest.raises(
+        PotluckError, match=f"cannot tell: stage 0 is shared by samples.*{why}.*verify with a plan"
+    ) as e:
         verify(job(last))
     assert "\n" not in str(e.value)
 
@@ -77,6 +79,6 @@ def test_a_device_without_float64_is_named() -> None:
 
 
 def test_a_job_that_reduces_its_outputs_can_be_verified() -> None:
-    x, y = job().data[0], job().data[1]  # type: ignore[index]
+    x, y = job().data[0], job().data[1]
     reduced = job(eval_data=(x, y), reduce=lambda out, y: out.argmax(1) == y, metrics={"a": lambda hits, y: 0.0})
     assert shorten(reduced, 3).rounds == 3
