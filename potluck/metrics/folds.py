@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -49,6 +50,14 @@ def throughput(records: Iterable[Record], *, last: int | None = None) -> float:
         chosen = chosen[max(0, len(chosen) - last) :]
     seconds = sum(r.seconds for r in chosen)
     return sum(r.samples for r in chosen) / seconds if seconds > 0 else 0.0
+
+
+def usual_round_s(records: Iterable[Record], term: int) -> float | None:
+    """Median seconds of the full rounds of a term, the first two left out: they fill caches and queues."""
+    found = [r for r in rounds(records) if r.term == term]
+    full = max((r.samples for r in found), default=0)
+    seconds = [r.seconds for r in found[2:] if r.samples == full]
+    return statistics.median(seconds) if seconds else None
 
 
 def summary(records: Iterable[Record]) -> Summary:

@@ -42,10 +42,11 @@ class Messages:
         count = share if by_samples else self._plan.micro_batch_size
         tables, (start, stop) = self._tables.devices[device], stage.blocks
         forward, backward = tables.forward(count), tables.backward(count)
-        once = float(forward[stop] - forward[start])
+        half_call_s = tables.profile.call_s / 2
+        once = float(forward[stop] - forward[start]) + half_call_s
         if kind == "forward":
             return once
-        return float(backward[stop] - backward[start]) + (once if stage.recompute else 0.0)
+        return float(backward[stop] - backward[start]) + half_call_s + (once if stage.recompute else 0.0)
 
     def handling_s(self, device: str, parcels: Iterable[Parcel]) -> float:
         """Compute time that sending or receiving these costs the device."""

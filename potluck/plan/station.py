@@ -149,9 +149,10 @@ class Stations:
         (in_out, in_back), (out_out, out_back) = self.cuts[start], self.cuts[stop]
         message_s, copy = member.profile.message_s, member.profile.copy_bytes_s
         messages = (start > 0) + (stop < len(self.facts.blocks))
-        again = f if recompute else 0.0
-        f += messages * message_s
-        b += messages * message_s
+        again = f + member.profile.call_s / 2 if recompute else 0.0
+        half_call_s = member.profile.call_s / 2
+        f += messages * message_s + half_call_s
+        b += messages * message_s + half_call_s
         if copy is not None:
             f += rows * (in_out + out_out) / copy
             b += rows * (in_back + out_back) / copy

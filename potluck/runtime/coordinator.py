@@ -62,6 +62,7 @@ class Session:
     first_round: int
     term: int
     timeout_s: float
+    plan_reason: str = "given"
     watchers: list[Watcher] = field(default_factory=list)
     should_stop: Callable[[], bool] = lambda: False
 
@@ -256,7 +257,7 @@ class Coordinator:
                 program=s.digest, devices=s.plan.devices,
             )
         )  # fmt: skip
-        self._say(PlanAdopted(term=s.term, round=s.first_round, plan=s.plan, reason="start of the run", at_s=0.0))
+        self._say(PlanAdopted(term=s.term, round=s.first_round, plan=s.plan, reason=s.plan_reason, at_s=0.0))
 
     def _incident(self, kind: Any, round: int, judgement: Judgement) -> None:
         action = "run once more" if judgement.kind == "retry" else "stopped"

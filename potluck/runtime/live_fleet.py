@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import sys
+from types import TracebackType
 
 from potluck.runtime.carriers import open_link
 from potluck.runtime.local import LocalAgents
@@ -32,7 +34,7 @@ class LiveFleet:
         try:
             self._open()
         except BaseException:
-            self._stack.close()
+            self._stack.__exit__(*sys.exc_info())
             raise
         return self
 
@@ -60,10 +62,12 @@ class LiveFleet:
         self.roster.interrupted = lambda: False  # from here on an interrupt drains: rounds look at should_stop
         self.fleet = Fleet(devices=tuple(self.roster.specs.values()), bandwidth_bytes_s=self._bandwidth)
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         if error is not None:
             self.fail(error)
-        self._stack.close()
+        self._stack.__exit__(kind, error, trace)
 
     def next_term(self, after: int) -> int:
         """A number for the next plan to come into force, above every one so far and above `after`."""

@@ -13,7 +13,7 @@ from potluck.profile.signature import signature
 from potluck.runtime.bench import Bench, Rig
 from potluck.types import BlockProfile, Timing
 
-_LEAST = 3  # repetitions that a figure rests on
+_LEAST = 3  # samples that a figure rests on, where there is time
 _ENOUGH = 40
 _SURE = 0.02  # relative error of the median at which measuring goes on to the next cell
 _UPDATES = 3
@@ -111,7 +111,9 @@ class _Session:
             rows=rows, forward_s=forward_s, backward_s=backward_s, kept_bytes=kept, working_bytes=working
         )
         if block not in self.found.updates and bench.runner.trainable:
-            self.found.updates[block] = statistics.median(bench.update_s() for _ in range(_UPDATES))
+            once = bench.update_s()
+            more = 0 if once > slot_s / 10 else _UPDATES - 1
+            self.found.updates[block] = statistics.median([once, *(bench.update_s() for _ in range(more))])
 
     def _open(self, block: int) -> Bench:
         """The bench of a block; only one is held at a time."""
@@ -128,14 +130,17 @@ class _Session:
         first = bench.chunk(rows, 1)
         if time.monotonic() > self._deadline:
             return first  # with its warm-up, but better than an estimate
-        count = bench.chunk_size(sum(bench.chunk(rows, 1)))
+        step_s = sum(first)
+        if bench.chunk_size(step_s) > 1:
+            step_s = sum(bench.chunk(rows, 1))
+        count = bench.chunk_size(step_s)
         samples: list[Pair] = []
-        while len(samples) < _LEAST or (time.monotonic() < until and len(samples) < _ENOUGH):
+        while not samples or (time.monotonic() < until and len(samples) < _ENOUGH):
             call = self._empty.chunk(_CALL_ROWS, max(count, _CALLS)) if self._empty is not None else (0.0, 0.0)
             self.found.calls.append(call)
             forward_s, backward_s = bench.chunk(rows, count)
             samples.append((forward_s - call[0], backward_s - call[1]))
-            if time.monotonic() > self._deadline or (len(samples) > _LEAST and _error(samples) < _SURE):
+            if len(samples) > _LEAST and _error(samples) < _SURE:
                 break
         forward_s, backward_s = _typical(samples)
         return max(0.0, forward_s), max(0.0, backward_s)

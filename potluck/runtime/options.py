@@ -22,6 +22,9 @@ class Options:
     joined: int = 0  # devices expected to join from elsewhere; 0: only the local ones
     join_timeout_s: float = 300.0
     timeout_s: float = 300.0
+    profile_s: float = 15.0  # most seconds each device measures, where no plan is given
+    profile_dir: Path | None = None  # where profiles from before are; None: measure every time
+    plan_s: float = 2.0  # seconds to look for a plan
     watchers: Sequence[Watcher] = ()
     progress: Callable[[str], None] = field(default=lambda text: None)
     listening: Callable[[str], None] = field(default=lambda address: None)  # told where devices may join

@@ -8,7 +8,7 @@ from pathlib import Path
 from potluck.control.audit import audit
 from potluck.errors import InputError
 from potluck.job import Job
-from potluck.metrics.folds import throughput
+from potluck.metrics.folds import throughput, usual_round_s
 from potluck.metrics.records import RECORDS, EvaluationRecord, read
 from potluck.model.program import encode
 from potluck.plan.baselines import even_plan
@@ -19,6 +19,7 @@ from potluck.runtime.layout import PlanLayout
 from potluck.runtime.live_fleet import LiveFleet
 from potluck.runtime.model_state import ModelState
 from potluck.runtime.options import Options
+from potluck.runtime.planning import plan_for
 from potluck.runtime.prepare import PreparedJob, prepare_job
 from potluck.runtime.run_folder import RunFolder, load_resume, new_run_dir
 from potluck.types import DeviceSpec, Fleet, Plan
@@ -37,6 +38,8 @@ class TrainResult:
     samples_per_s: float
     samples_lost: int
     samples_doubled: int
+    round_s: float | None = None  # of a round in the middle of this run, measured
+    predicted_s: float | None = None  # the same, as planned
 
 
 def choose_plan(prepared: PreparedJob, given: Plan | Path | None, fleet: Fleet) -> Plan:
@@ -44,11 +47,7 @@ def choose_plan(prepared: PreparedJob, given: Plan | Path | None, fleet: Fleet) 
     job = prepared.job
     plan = read_plan(given) if isinstance(given, Path) else given
     if plan is None:
-        if job.batch_size < len(fleet.devices):
-            raise InputError(
-                f"job: batch_size {job.batch_size} is smaller than the {len(fleet.devices)} devices; "
-                "give a larger batch or fewer devices"
-            )
+        _check_batch(job, fleet)
         plan = even_plan(prepared.facts, fleet.devices, job.micro_batch, job.batch_size // job.micro_batch)
     if plan.batch_size != job.batch_size:
         raise InputError(
@@ -59,33 +58,51 @@ def choose_plan(prepared: PreparedJob, given: Plan | Path | None, fleet: Fleet) 
     return plan
 
 
+def _check_batch(job: Job, fleet: Fleet) -> None:
+    if job.batch_size < len(fleet.devices):
+        raise InputError(
+            f"job: batch_size {job.batch_size} is smaller than the {len(fleet.devices)} devices; "
+            "give a larger batch or fewer devices"
+        )
+
+
 def train(job: Job, fleet: Fleet | None = None, options: Options | None = None) -> TrainResult:
     """Trains the job on the fleet (by default one local device) and returns where the model is.
 
-    The fleet's devices are started on this machine; `options.joined` more may join from elsewhere.
+    The fleet's devices are started on this machine; `options.joined` more may join from elsewhere. Without a plan, the
+    devices are measured and the best plan found for them is used.
     """
     options = options or Options()
     if fleet is None and not options.joined:
         fleet = Fleet(devices=(DeviceSpec(name="local"),))
     options.progress("tracing the model")
     prepared = prepare_job(job)
-    plan = choose_plan(prepared, options.plan, fleet) if fleet is not None and not options.joined else None
+    if fleet is not None and not options.joined:  # better now than with devices waiting
+        if options.plan is not None:
+            choose_plan(prepared, options.plan, fleet)
+        _check_batch(job, fleet)
     with LiveFleet(fleet, options) as live:
-        if plan is None:
-            plan = choose_plan(prepared, options.plan, live.fleet)
-        return run_on(live, prepared, plan, options)
+        _check_batch(job, live.fleet)
+        if options.plan is not None or len(live.fleet.devices) == 1:
+            return run_on(live, prepared, choose_plan(prepared, options.plan, live.fleet), options)
+        planned = plan_for(live, prepared, options)
+        found = planned.found
+        return run_on(live, prepared, found.plan, options, reason=planned.reason, predicted_s=found.round_s)
 
 
-def run_on(live: LiveFleet, prepared: PreparedJob, plan: Plan, options: Options) -> TrainResult:
+def run_on(
+    live: LiveFleet, prepared: PreparedJob, plan: Plan, options: Options, *, reason: str = "given",
+    predicted_s: float | None = None,
+) -> TrainResult:  # fmt: skip
     """Trains a prepared job by a plan on devices that are already here; they stay for the next one."""
     for device in sorted(set(live.roster.specs) - set(plan.devices)):
         options.progress(f"{device} is not in the plan and stays idle")
-    session = _session(live, prepared, plan, options)
+    session = _session(live, prepared, plan, options, reason)
     try:
         live.server.offer(session.digest, encode(prepared.built.programs))
         coordinator = Coordinator(session)
         coordinator.prepare()
-        reason = coordinator.train()
+        ended = coordinator.train()
         model_path = coordinator.saver.write_final()
     except BaseException as error:
         known = live.roster.explain(error)
@@ -95,10 +112,10 @@ def run_on(live: LiveFleet, prepared: PreparedJob, plan: Plan, options: Options)
         raise known from error
     finally:
         session.folder.close()
-    return _result(session, coordinator, reason, model_path)
+    return _result(session, coordinator, ended, model_path, predicted_s)
 
 
-def _session(live: LiveFleet, prepared: PreparedJob, plan: Plan, options: Options) -> Session:
+def _session(live: LiveFleet, prepared: PreparedJob, plan: Plan, options: Options, reason: str) -> Session:
     job, programs = prepared.job, prepared.built.programs
     digest = prepared.facts.digest
     model = ModelState(dict(prepared.built.state), {}, programs.aliases)
@@ -123,6 +140,7 @@ def _session(live: LiveFleet, prepared: PreparedJob, plan: Plan, options: Option
         job=job,
         optimizer=prepared.optimizer,
         plan=plan,
+        plan_reason=reason,
         layout=PlanLayout(programs, plan),
         digest=digest,
         data_digest=prepared.data_digest,
@@ -138,7 +156,9 @@ def _session(live: LiveFleet, prepared: PreparedJob, plan: Plan, options: Option
     )
 
 
-def _result(session: Session, coordinator: Coordinator, reason: str, model_path: Path) -> TrainResult:
+def _result(
+    session: Session, coordinator: Coordinator, reason: str, model_path: Path, predicted_s: float | None
+) -> TrainResult:
     path = session.folder.path
     records = list(read(path / RECORDS))
     evaluations = [r for r in records if isinstance(r, EvaluationRecord)]
@@ -154,4 +174,6 @@ def _result(session: Session, coordinator: Coordinator, reason: str, model_path:
         samples_per_s=throughput(records),
         samples_lost=found.lost if isinstance(found.lost, int) else len(found.lost),
         samples_doubled=found.doubled if isinstance(found.doubled, int) else len(found.doubled),
+        round_s=usual_round_s(records, session.term),
+        predicted_s=predicted_s,
     )

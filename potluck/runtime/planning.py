@@ -1,0 +1,65 @@
+"""Measures the devices that are here and finds a plan for them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from potluck.plan.search import Found, find_plan
+from potluck.profile.store import Store
+from potluck.runtime.live_fleet import LiveFleet
+from potluck.runtime.options import Options
+from potluck.runtime.prepare import PreparedJob
+from potluck.runtime.profiling import ProfileSettings, profile_fleet
+from potluck.types import Profile
+from potluck.units import duration_text
+
+
+@dataclass(frozen=True)
+class Planned:
+    """A plan, and what it rests on."""
+
+    found: Found
+    profile: Profile
+
+    @property
+    def reason(self) -> str:
+        """Why this plan, in words."""
+        found = self.found
+        over = found.round_s / found.bound_s if found.bound_s > 0 else 1.0
+        words = f"found among {found.tried} in {found.seconds:.1f} s: {1e3 * found.round_s:.0f} ms a round"
+        return f"{words}, {over:.2f} times what no plan can beat"
+
+
+def plan_for(live: LiveFleet, prepared: PreparedJob, options: Options) -> Planned:
+    """The best plan found for the devices that are here."""
+    settings = ProfileSettings(
+        seconds=options.profile_s,
+        store=None if options.profile_dir is None else Store(options.profile_dir, options.progress),
+        timeout_s=options.timeout_s,
+        note=options.progress,
+        progress=lambda device, done, total: options.progress(f"measuring {device}: {done} of {total}"),
+    )
+    options.progress(f"measuring {len(live.roster.specs)} devices, at most {duration_text(options.profile_s)}")
+    profile = profile_fleet(live, prepared, settings)
+    options.progress(f"looking for a plan, {duration_text(options.plan_s)}")
+    local = prepared.job.batchnorm == "local"
+    found = find_plan(
+        prepared.facts, profile, micro_batch_choices(prepared), seconds=options.plan_s, coupled_samples=local
+    )
+    for device, why in found.left_out:
+        options.progress(f"{device} is left out: {why}")
+    return Planned(found, profile)
+
+
+def micro_batch_choices(prepared: PreparedJob) -> list[tuple[int, int]]:
+    """Micro-batch sizes and counts that the job leaves open.
+
+    Where one sample's result depends on others of its micro-batch (BatchNorm), another size would be another model: it
+    stays what the job says. Else half and twice the usual size are tried too.
+    """
+    job = prepared.job
+    usual = (job.micro_batch, job.batch_size // job.micro_batch)
+    if job.micro_batch_size is not None or any(b.coupled for b in prepared.facts.blocks):
+        return [usual]
+    sizes = [usual[0], usual[0] // 2, usual[0] * 2]
+    return [(size, job.batch_size // size) for size in sizes if size >= 2 and job.batch_size % size == 0] or [usual]
