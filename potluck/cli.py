@@ -22,8 +22,15 @@ _PLAIN = click.option(
     "--plain-network", metavar="CIDR", help="A network you trust: nothing sent over it is encrypted yet."
 )
 _PLAN = click.option(
-    "--plan", metavar="FILE", help="Who runs what (docs/plan-format.md).  [default: a stage per device]"
+    "--plan", metavar="FILE", help="Who runs what (docs/plan-format.md).  [default: the best one found]"
 )
+_MEASURING = (
+    click.option("--profile-seconds", metavar="TIME", help="Each device measures so long at most.  [default: 15s]"),
+    click.option(
+        "--profile-dir", metavar="DIR", help="Where profiles are kept.  [default: ~/.cache/potluck/profiles]"
+    ),
+)
+_PLAN_SECONDS = click.option("--plan-seconds", metavar="TIME", help="How long to look for a plan.  [default: 2s]")
 _JOINING = (
     click.option(
         "--listen", metavar="ADDR:PORT", help="Where devices may join.  [default: any free port, this machine only]"
@@ -88,7 +95,7 @@ def demo(devices: str, run_dir: Path | None, json: bool | None) -> int:
 
 @main.command(short_help="Train the job of a Python file.")
 @click.argument("job")
-@_options(*_FLEET, _PLAN)
+@_options(*_FLEET, _PLAN, _PLAN_SECONDS, *_MEASURING)
 @click.option("--run-dir", metavar="DIR", help="Where the run is kept.  [default: runs/<time>]")
 @click.option("--resume", is_flag=True, help="Go on with the run in --run-dir, or with the newest one in runs/.")
 @_options(*_JOINING)
@@ -117,8 +124,7 @@ def train(job: str, resume: bool, config: Path | None, **flags: Any) -> int:
 @_options(*_FLEET)
 @click.option("--save", metavar="FILE", help="Write the profile there.")
 @click.option("--load", metavar="FILE", help="Show a saved profile instead of measuring.")
-@click.option("--profile-seconds", metavar="TIME", help="Each device measures so long.  [default: 15s]")
-@click.option("--profile-dir", metavar="DIR", help="Where profiles are kept.  [default: ~/.cache/potluck/profiles]")
+@_options(*_MEASURING)
 @click.option("--fresh", is_flag=True, default=None, help="Measure everything, whatever is kept from before.")
 @_options(*_JOINING)
 @_PLAIN

@@ -123,6 +123,9 @@ class TrainSettings(Settings):
     no_local: bool = False
     plain_network: IPv4Network | None = None
     timeout: float = 300.0  # seconds
+    profile_seconds: float = 15.0
+    profile_dir: Path | None = None
+    plan_seconds: float = 2.0
     json: bool = False
 
     TABLE: ClassVar[str] = "train"
@@ -139,6 +142,9 @@ class TrainSettings(Settings):
         "no_local": _truth,
         "plain_network": lambda value: plain_network(_text(value)),
         "timeout": lambda value: units.duration_s(_text(value)),
+        "profile_seconds": lambda value: units.duration_s(_text(value)),
+        "profile_dir": _path,
+        "plan_seconds": lambda value: units.duration_s(_text(value)),
         "json": _truth,
     }
 
@@ -160,17 +166,13 @@ class ProfileSettings(TrainSettings):
 
     save: Path | None = None
     load: Path | None = None
-    profile_seconds: float = 15.0
-    profile_dir: Path | None = None
     fresh: bool = False
 
     TABLE: ClassVar[str] = "profile"
     READERS: ClassVar[dict[str, Callable[[object], Any]]] = {
-        **{key: reader for key, reader in TrainSettings.READERS.items() if key not in ("plan", "run_dir")},
+        **{key: reader for key, reader in TrainSettings.READERS.items() if key not in ("plan", "run_dir", "plan_seconds")},
         "save": _path,
         "load": _path,
-        "profile_seconds": lambda value: units.duration_s(_text(value)),
-        "profile_dir": _path,
         "fresh": _truth,
     }
 

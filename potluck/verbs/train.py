@@ -17,6 +17,7 @@ from potluck.display.view import evaluation_text
 from potluck.job import load_job
 from potluck.metrics.records import RECORDS, EvaluationRecord, read
 from potluck.plan.validate import read_plan
+from potluck.profile.store import default_dir
 from potluck.units import duration_text
 from potluck.verbs.here import RUNS, check_run_dir, listen_address, local_fleet, newest_run
 from potluck.verbs.session import emit, terminal
@@ -46,6 +47,8 @@ def train(job_file: str, settings: TrainSettings, *, resume: bool) -> int:
         options = it.options(
             plan=plan, run_dir=it.run_dir, resume=resume, carrier=settings.carrier, listen=listen,
             joined=settings.devices, join_timeout_s=settings.timeout, timeout_s=settings.timeout,
+            profile_s=settings.profile_seconds, plan_s=settings.plan_seconds,
+            profile_dir=settings.profile_dir or default_dir(os.environ),
             listening=invitation(settings, it.display.announce),
         )  # fmt: skip
         result = train_job(job, fleet, options)
@@ -66,10 +69,20 @@ def report(result: TrainResult, seconds: float, *, as_json: bool, command: Seque
             f"metrics  {evaluation_text(evaluated, _best_metric(result.run_dir))}, after round {evaluated.round}"
         )
     click.echo(f"samples  {result.samples_lost} lost, {result.samples_doubled} used twice")
+    if (line := prediction(result)) is not None:
+        click.echo(f"round    {line}")
     click.echo(f"model    {result.model_path}")
     _report_best(result)
     if result.reason == "stopped":
         click.echo(f"go on    {go_on}")
+
+
+def prediction(result: TrainResult) -> str | None:
+    """Predicted against measured round time, where there are both."""
+    if result.predicted_s is None or result.round_s is None:
+        return None
+    off = result.predicted_s / result.round_s - 1
+    return f"{1e3 * result.round_s:.0f} ms measured, {1e3 * result.predicted_s:.0f} ms planned ({off:+.0%})"
 
 
 def last_evaluation(run_dir: Path) -> EvaluationRecord | None:
@@ -114,6 +127,8 @@ def summary(result: TrainResult, seconds: float, go_on: str) -> dict[str, object
         "samples_lost": result.samples_lost,
         "samples_doubled": result.samples_doubled,
         "seconds": seconds,
+        "round_s": result.round_s,
+        "predicted_round_s": result.predicted_s,
         "model": str(result.model_path),
         "best_model": _best_model(result.run_dir),
         "run_dir": str(result.run_dir),
