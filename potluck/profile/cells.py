@@ -26,9 +26,13 @@ def middle_mean(values: Sequence[float]) -> float:
 
 
 def cell_order(blocks: Sequence[int], rows: Sequence[int], size: Callable[[int], float]) -> list[Cell]:
-    """Every cell, the first row count of all blocks before any other; large blocks first, as they matter most."""
+    """Every cell: first all blocks at the first row count, then block by block at the others.
+
+    Large blocks come first, as they matter most; how they scale with the rows tells how the rest does.
+    """
     by_size = sorted(blocks, key=lambda block: -size(block))
-    return [(block, count) for count in rows for block in by_size]
+    first = [(block, rows[0]) for block in by_size]
+    return first + [(block, count) for block in by_size for count in rows[1:]]
 
 
 def fill(

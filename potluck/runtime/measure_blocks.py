@@ -17,6 +17,7 @@ _LEAST = 3  # samples that a figure rests on, where there is time
 _ENOUGH = 40
 _SURE = 0.02  # relative error of the median at which measuring goes on to the next cell
 _UPDATES = 3
+_CELL_FAILS = (RuntimeError, ValueError, IndexError, MemoryError)  # too large for the device, or too few rows
 _CALLS, _CALL_ROWS = 10, 2  # of nothing, to see what a call costs
 
 Pair = tuple[float, float]  # forward, backward
@@ -89,10 +90,7 @@ class _Session:
                 break
             try:
                 self._cell(block, rows, self._slot_s(left, order[done:]))
-            except (
-                RuntimeError,
-                MemoryError,
-            ) as error:  # too large for this device, or a batch too small for the block
+            except _CELL_FAILS as error:
                 self._bench = None
                 self.found.problems.append(" ".join(f"block {block}, {rows} rows: {error}".split())[:300])
         progress(len(order), len(order))

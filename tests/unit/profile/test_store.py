@@ -1,0 +1,156 @@
+"""Profiles on disk: what comes back, and what a damaged or foreign file does."""
+
+import msgspec
+import pytest
+
+from potluck.errors import InputError
+from potluck.profile.refresh import cell_to_retime, refresh
+from potluck.profile.store import DeviceKey, Network, NetworkKey, Store, default_dir, load, save
+from potluck.profile.synthetic import synthetic
+from potluck.types import (
+    COORDINATOR,
+    BlockProfile,
+    DeviceProfile,
+    DeviceSpec,
+    Fleet,
+    LinkProfile,
+    LinkSpec,
+    Profile,
+    Timing,
+)
+
+DIGEST = "ab" * 32
+
+
+def device(name: str = "d0", *steps_s: float, measured: bool = True) -> DeviceProfile:
+    blocks = tuple(
+        BlockProfile(
+            timings=(
+                Timing(rows=8, forward_s=s / 3, backward_s=2 * s / 3, kept_bytes=9, working_bytes=1, measured=measured),
+            ),
+            update_s=0.01,
+        )
+        for s in steps_s or (0.3, 0.9)
+    )
+    return DeviceProfile(device=DeviceSpec(name=name), blocks=blocks, message_s=1e-4, copy_bytes_s=1e9, call_s=1e-4)
+
+
+def key(**changes) -> DeviceKey:
+    plain = DeviceKey(program=DIGEST, device=DeviceSpec(name="d0"), host="pi", torch_version="2.13", rows=(8, 4))
+    return msgspec.structs.replace(plain, **changes)
+
+
+def test_what_was_kept_comes_back(tmp_path):
+    store = Store(tmp_path / "deep" / "cache")
+    assert store.device(key()) is None
+    store.keep(key(), device())
+    assert store.device(key()) == device()
+    network = Network(links=(LinkProfile(source="a", target="b", bandwidth_bytes_s=1e6),), medium="half", commit_s=0.01)
+    links = NetworkKey(devices=(("a", "pi"),), carrier="zmq", bandwidth_bytes_s=None)
+    store.keep(links, network)
+    assert store.network(links) == network
+    assert not list(store.folder.glob(".*"))  # nothing half-written is left
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"program": "cd" * 32},
+        {"device": DeviceSpec(name="d0", speed=0.5)},
+        {"device": DeviceSpec(name="d0", threads=4)},
+        {"device": DeviceSpec(name="d1")},
+        {"host": "another pi"},
+        {"torch_version": "2.12"},
+        {"rows": (16, 8)},
+    ],
+)
+def test_a_profile_holds_only_for_what_it_was_measured_on(tmp_path, changes):
+    store = Store(tmp_path)
+    store.keep(key(), device())
+    assert store.device(key(**changes)) is None
+
+
+@pytest.mark.parametrize("damage", [b"", b"{", b"\xff\xfe", b"[]", b'{"format": 2}'])
+def test_a_damaged_file_is_measured_anew_with_a_note(tmp_path, damage):
+    notes: list[str] = []
+    store = Store(tmp_path, notes.append)
+    store.keep(key(), device())
+    store.path(key()).write_bytes(damage)
+    assert store.device(key()) is None
+    assert len(notes) == 1
+    assert str(store.path(key())) in notes[0]
+    store.keep(key(), device())
+    assert store.device(key()) == device()
+
+
+def test_a_folder_that_cannot_be_written_is_no_failure(tmp_path):
+    notes: list[str] = []
+    (tmp_path / "file").write_text("")
+    assert Store(tmp_path / "file", notes.append).keep(key(), device()) is None
+    assert "cannot be kept" in notes[0]
+
+
+def test_the_folder_follows_xdg():
+    assert str(default_dir({"XDG_CACHE_HOME": "/elsewhere"})) == "/elsewhere/potluck/profiles"
+    assert str(default_dir({"XDG_CACHE_HOME": "relative"})).endswith("/.cache/potluck/profiles")
+
+
+def test_a_saved_profile_comes_back_for_its_own_model_only(tmp_path):
+    profile = Profile(program=DIGEST, devices=(device(),))
+    save(profile, tmp_path / "p.json")
+    assert load(tmp_path / "p.json", DIGEST) == profile
+    with pytest.raises(InputError, match=r"p\.json: a profile of another model \(abababababab, this job's is cdcdcdcd"):
+        load(tmp_path / "p.json", "cd" * 32)
+
+
+@pytest.mark.parametrize("content", ["", "{}", '{"potluck_profile": 1, "profile": {}}', '{"potluck_profile": 7}'])
+def test_a_file_that_is_no_profile_is_named(tmp_path, content):
+    (tmp_path / "p.json").write_text(content)
+    with pytest.raises(InputError, match=r"p\.json: not a profile"):
+        load(tmp_path / "p.json")
+    with pytest.raises(InputError, match=r"none\.json: cannot be read"):
+        load(tmp_path / "none.json")
+
+
+def test_a_profile_whose_devices_differ_in_blocks_is_refused(tmp_path):
+    save(Profile(program=DIGEST, devices=(device("a", 0.1), device("b", 0.1, 0.2))), tmp_path / "p.json")
+    with pytest.raises(InputError, match="do not have the same blocks"):
+        load(tmp_path / "p.json")
+
+
+def test_the_longest_measured_block_is_timed_again():
+    assert cell_to_retime(device("d0", 0.1, 0.5, 0.2), 8) == 1
+    assert cell_to_retime(device("d0", 0.1, 0.5, measured=False), 8) is None
+    assert cell_to_retime(device("d0", 0.1), 16) is None
+
+
+@pytest.mark.parametrize(
+    ("again_s", "word"), [(0.9, None), (1.03, None), (0.77, None), (1.05, "slower"), (0.7, "faster")]
+)
+def test_a_profile_more_than_15_percent_off_is_dropped(again_s, word):
+    again = Timing(rows=8, forward_s=again_s / 3, backward_s=2 * again_s / 3, kept_bytes=0, working_bytes=0)
+    reason = refresh(device(), 1, again)
+    assert (reason is None) if word is None else (word in (reason or ""))
+
+
+def test_devices_one_does_not_have():
+    measured = msgspec.structs.replace(device(), device=DeviceSpec(name="here", speed=0.5))
+    fleet = Fleet(
+        devices=(DeviceSpec(name="fast", speed=2.0), DeviceSpec(name="slow", speed=0.25, memory_bytes=10**9)),
+        bandwidth_bytes_s=1e6,
+        latency_s=0.002,
+        medium="shared",
+        links=(LinkSpec(between=("fast", COORDINATOR), bandwidth_bytes_s=5e6),),
+    )
+    profile = synthetic(measured, fleet, DIGEST)
+    step = {d.device.name: d.blocks[0].timings[0].forward_s for d in profile.devices}
+    assert step == {"fast": pytest.approx(0.1 / 4), "slow": pytest.approx(0.1 * 2)}
+    assert profile.device("slow").device.memory_bytes == 10**9
+    assert profile.device("slow").copy_bytes_s == pytest.approx(5e8)
+    assert profile.medium == "shared"
+    links = {(link.source, link.target): link for link in profile.links}
+    assert links[COORDINATOR, "fast"].bandwidth_bytes_s == 5e6
+    assert links["fast", "slow"].bandwidth_bytes_s == 1e6
+    assert links["fast", "slow"].latency_s == 0.002
+    assert not any(link.measured for link in profile.links)
+    assert not any(cell.measured for d in profile.devices for b in d.blocks for cell in b.timings)

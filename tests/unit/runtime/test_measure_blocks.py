@@ -1,0 +1,159 @@
+"""Blocks measured one at a time: within the budget, complete, and in memory what a whole stage has."""
+
+import time
+
+import pytest
+import torch
+from torch import nn
+
+import potluck
+from potluck.errors import DeviceError
+from potluck.model.carve import Carver
+from potluck.profile.cells import only
+from potluck.profile.live_bytes import StorageMeter
+from potluck.profile.signature import signature
+from potluck.runtime.bench import Bench, Rig
+from potluck.runtime.loading import first_samples
+from potluck.runtime.measure_blocks import measure_blocks, retime
+from potluck.runtime.prepare import PreparedJob, prepare_job
+from potluck.runtime.stage import Rows, StageRunner, StageState
+
+ROWS = 4
+
+
+class Block(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.grow, self.shrink, self.norm = nn.Linear(16, 64), nn.Linear(64, 16), nn.LayerNorm(16)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        result: torch.Tensor = x + self.shrink(torch.relu(self.grow(self.norm(x))))
+        return result
+
+
+def words(depth: int = 4) -> PreparedJob:
+    """A small language model: integer feeds, equal blocks, a tied weight left out."""
+    tokens = torch.randint(0, 20, (16, 8), generator=torch.Generator().manual_seed(0))
+    job = potluck.Job(
+        model=lambda: nn.Sequential(nn.Embedding(20, 16), *(Block() for _ in range(depth)), nn.Linear(16, 20)),
+        loss=lambda out, labels: nn.functional.cross_entropy(out.flatten(0, 1), labels.flatten()),
+        optimizer=potluck.Adam(lr=0.01),
+        data=(tokens, tokens.roll(-1, 1)),
+        batch_size=16,
+        micro_batch_size=ROWS,
+        rounds=1,
+    )
+    return prepare_job(job)
+
+
+def rig_of(prepared: PreparedJob, speed: float = 1.0) -> Rig:
+    programs = prepared.built.programs
+    samples = first_samples(prepared.job, 3).feeds  # fewer than the rows wanted
+    carvers = (Carver(programs.train), Carver(programs.eval))
+    return Rig(programs, carvers, prepared.optimizer, samples, torch.device("cpu"), speed)
+
+
+@pytest.fixture(scope="module")
+def prepared() -> PreparedJob:
+    torch.set_num_threads(1)
+    return words()
+
+
+def sizes(prepared: PreparedJob) -> list[float]:
+    return [float(b.weight_bytes + 1) for b in prepared.facts.blocks]
+
+
+def test_every_cell_is_measured_when_there_is_time(prepared):
+    told: list[tuple[int, int]] = []
+    blocks, call_s = measure_blocks(rig_of(prepared), (ROWS, 2), 20.0, sizes(prepared), lambda *done: told.append(done))
+    assert len(blocks) == len(prepared.facts.blocks)
+    assert all(cell.measured for block in blocks for cell in block.timings)
+    heaviest = max(blocks, key=lambda block: only(block, ROWS).forward_s)
+    assert only(heaviest, ROWS).forward_s > 0
+    assert only(heaviest, ROWS).backward_s > 0
+    assert sum(block.update_s for block in blocks) > 0
+    assert call_s > 0
+    assert told[-1][0] == told[-1][1]
+
+
+def test_equal_blocks_share_a_measurement(prepared):
+    rig, program = rig_of(prepared), prepared.built.programs.train
+    digests = [signature(program, rig.piece(b)) for b in range(program.block_count)]
+    assert len(set(digests)) < len(digests)
+    assert digests[0] not in digests[1:]
+
+
+def test_time_is_kept_whatever_the_device(prepared):
+    started = time.monotonic()
+    blocks, _ = measure_blocks(rig_of(prepared, speed=0.02), (ROWS, 2, 8), 0.5, sizes(prepared))
+    assert time.monotonic() - started < 3.0
+    cells = [cell for block in blocks for cell in block.timings]
+    assert not all(cell.measured for cell in cells)
+    assert all(cell.forward_s >= 0 and cell.kept_bytes >= 0 for cell in cells)
+
+
+def test_a_slower_device_takes_longer(prepared):
+    fast, slow = Bench(rig_of(prepared), 1), Bench(rig_of(prepared, speed=0.1), 1)
+    fast.chunk(ROWS, 20)
+    slow.chunk(ROWS, 20)
+    fast_s = min(sum(fast.chunk(ROWS, 20)) for _ in range(5))
+    slow_s = min(sum(slow.chunk(ROWS, 20)) for _ in range(5))
+    assert 6 < slow_s / fast_s < 20
+
+
+def test_blocks_that_cannot_run_are_named(prepared):
+    rig = rig_of(prepared)
+    broken = Rig(rig.programs, rig.carvers, rig.optimizer, {n: t[:, :0] for n, t in rig.samples.items()}, rig.device, 1)
+    tokens = [i for i in range(len(sizes(prepared))) if rig.piece(i).feeds]
+    with pytest.raises(DeviceError, match=f"block {tokens[-1]} could not be timed again: block {tokens[-1]}, 4 rows"):
+        retime(broken, tokens[-1], ROWS, 1.0)
+
+
+def test_one_cell_again(prepared):
+    assert retime(rig_of(prepared), 1, ROWS, 2.0).rows == ROWS
+
+
+def test_what_blocks_keep_adds_up_to_what_a_whole_stage_keeps(prepared):
+    rig, programs = rig_of(prepared), prepared.built.programs
+    count = programs.train.block_count
+    kept = []
+    for block in range(count):
+        bench = Bench(rig, block)
+        bench.chunk(ROWS, 2)
+        kept.append(bench.bytes(ROWS)[0])
+    state = StageState(dict(prepared.built.state), {})
+    whole = Bench(rig, 0)
+    whole.runner = StageRunner(programs, (0, count), state, prepared.optimizer, 0, rig.device, rig.carvers)
+    whole._given.clear()
+    whole.chunk(ROWS, 2)
+    together = whole.bytes(ROWS)[0]
+    assert together <= sum(kept) <= 1.35 * together  # a value between blocks that nobody saves counts all the same
+
+
+def test_the_meter_counts_what_lives_and_the_worst_moment():
+    weight = torch.randn(64, 64, requires_grad=True)
+    x = torch.randn(32, 64)
+    (x @ weight).sum().backward()
+    assert weight.grad is not None
+    meter = StorageMeter([x, weight, weight.grad])
+    with meter:
+        hidden = torch.relu(x @ weight)  # autograd keeps the result of relu
+        size = hidden.nbytes
+        assert meter.now == size
+        assert meter.peak == 2 * size
+        loss = hidden.sum()
+        del hidden
+        assert meter.now == size + loss.nbytes
+        loss.backward()
+        del loss
+        assert meter.now == 0
+        assert meter.peak >= weight.nbytes
+
+
+def test_a_forward_of_nothing_hands_on_what_it_got(prepared):
+    bench = Bench(rig_of(prepared), None)
+    feeds, received, seeds = bench.inputs(2)
+    assert not feeds
+    sent = bench.runner.forward(Rows(0, 0, 0, 2), feeds, received, 1.0)
+    assert all(torch.equal(sent[v], received[v]) for v in received)
+    assert set(bench.runner.backward(0, seeds)) == set(received)
