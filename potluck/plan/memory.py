@@ -11,6 +11,9 @@ from potluck.plan.tables import DeviceTables, Tables
 from potluck.types import Block, ModelFacts, Plan, Stage, Value
 
 
+LINK_WINDOW_BYTES = 64 * 2**20  # as `wire/link.py` has it
+
+
 class MemoryUse(Value, frozen=True):
     """Most bytes a device needs at once, term by term."""
 
@@ -21,6 +24,7 @@ class MemoryUse(Value, frozen=True):
     buffers: int
     communication: int
     working: int = 0
+    sending: int = 0
     snapshots: int = 0
 
     @property
@@ -116,6 +120,8 @@ def stage_bytes(
       pass needs once.
     - working: the worst moment of one block, where it was measured.
     - buffers: twice, as a round writes to a copy that is adopted at commit.
+    - sending: a checkpoint on its way to the coordinator is a copy of the state, of which the link takes so much at
+      once. It happens between rounds, so only what activations and gradients do not leave free counts.
     - communication: tensors that cross into and out of the stage, their gradients, and feeds; of each as many
       micro-batches as may wait between the stages, which is two unless depths differ by more than one.
     """
@@ -126,14 +132,18 @@ def stage_bytes(
         kept = int(device.kept(rows)[stop] - device.kept(rows)[start])
         working = device.working_bytes(span.blocks, rows)
     crossing = rows * span.crossing
+    gradients = span.trainable + (span.trainable if shared else span.tied)
+    activations = crossing * in_flight + kept if recompute else kept * in_flight
+    copied = min(span.weights + span.optimizer_slots * span.trainable, LINK_WINDOW_BYTES)
     return MemoryUse(
         weights=span.weights,
-        gradients=span.trainable + (span.trainable if shared else span.tied),
+        gradients=gradients,
         optimizer=span.optimizer_slots * span.trainable,
-        activations=crossing * in_flight + kept if recompute else kept * in_flight,
+        activations=activations,
         working=working,
         buffers=2 * span.buffers,
         communication=waiting * crossing,
+        sending=max(0, copied - gradients - activations - working),
     )
 
 

@@ -27,6 +27,7 @@ from potluck.runtime.measuring import Surveyor
 from potluck.runtime.stage import StageRunner, StageState
 from potluck.runtime.state_transfer import receive_state, send_state
 from potluck.runtime.throttle import Throttle
+from potluck.runtime.warm_up import warm_up
 from potluck.types import COORDINATOR, DeviceSpec
 from potluck.wire.channel import Disconnected
 from potluck.wire.control import ControlClient
@@ -59,6 +60,7 @@ def run_agent(address: str, spec: DeviceSpec, bind: str, say: Callable[[str], No
     """Serves one run as a device and says how it goes; returns the exit code."""
     sys.setswitchinterval(0.001)  # let the link's thread in quickly while this one computes
     device = settle(spec)
+    warm_up(device)
     client: ControlClient[FromCoordinator, FromAgent] = ControlClient(
         address, FromCoordinator, timeout_s=_JOIN_TIMEOUT_S
     )

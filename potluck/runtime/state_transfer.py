@@ -49,6 +49,6 @@ def receive_state(link: Link, peer: str, round: int, timeout_s: float) -> StageS
         for (part, name), tensor in zip(head.names, unpack(parts, torch.device("cpu")), strict=True):
             if tensor is None or part not in found:
                 raise LinkError(f"damaged state arrived from {peer}; the link is broken")
-            found[part][name] = tensor.clone()
+            found[part][name] = tensor
         i, last = i + 1, head.last
     return StageState(**found)

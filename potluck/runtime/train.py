@@ -78,7 +78,7 @@ def train(job: Job, fleet: Fleet | None = None, options: Options | None = None) 
     options.progress("tracing the model")
     prepared = prepare_job(job)
     if fleet is not None and not options.joined:  # better now than with devices waiting
-        if options.plan is not None:
+        if options.plan is not None or len(fleet.devices) == 1:
             choose_plan(prepared, options.plan, fleet)
         _check_batch(job, fleet)
     with LiveFleet(fleet, options) as live:
