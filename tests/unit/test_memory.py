@@ -34,9 +34,10 @@ def test_each_term_of_a_single_device_stage() -> None:
         activations=6 * 5 * 2,  # bytes per row, rows, two stages to the end
         buffers=2 * 6,
         communication=2 * 5 * (10 * 2 + 10 * 2),  # waiting, rows, in and out with gradients
+        sending=600 + 600 - 600 - 60,  # a copy of weights and optimizer state, in the room of gradients and activations
     )
     assert peak_bytes(plan, model)["a"].communication == 2 * 5 * (10 + 10 * 2)  # the feed has no gradient
-    assert peak_bytes(plan, model)["b"].total == 600 + 600 + 600 + 60 + 12 + 400
+    assert peak_bytes(plan, model)["b"].total == 600 + 600 + 600 + 60 + 12 + 400 + 540
 
 
 def test_frozen_weights_cost_no_gradient_and_no_optimizer_state() -> None:

@@ -1,0 +1,157 @@
+"""How good are the plans, how fast are they found, and does what they predict come true?
+
+    python -m benchmarks.planner --quick --json
+
+gap_*: seconds of the chosen plan over the best of all plans, less one, on seeded instances with uneven links and tight
+memory; asteroid_gap_*: the same for Asteroid as published. gap_sim_p95: by the event simulation. predict_error_*: of
+the predicted round time, against rounds run on emulated devices. memory_ratio_*: peak resident bytes of a device, less
+an idle one's, over what was planned.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import click
+import numpy as np
+
+from benchmarks.exhaustive import all_that_fit, best_of_all
+from benchmarks.planner_instances import instance
+from benchmarks.predictions import memory_ratios, prediction_errors
+from potluck.errors import PlanError
+from potluck.plan.baselines import PLANNERS
+from potluck.plan.bound import lower_bound_s
+from potluck.plan.cost import CostModel
+from potluck.plan.events import simulate
+from potluck.plan.memory import peak_bytes
+from potluck.plan.search import Search, find_plan
+from potluck.plan.tables import Tables
+from potluck.types import ModelFacts, Plan, Profile
+
+ROWS, MICRO_BATCHES = 8, 8
+LARGE = {"plan_s_40x8": (8, 40, 2.0), "plan_s_64x16": (16, 64, 10.0), "plan_s_64x100": (100, 64, 60.0)}
+
+
+def say(text: str) -> None:
+    """Progress, apart from the result."""
+    print(text, file=sys.stderr, flush=True)
+
+
+def violations(plan: Plan, facts: ModelFacts, profile: Profile) -> int:
+    """Devices of a plan that would need more memory than they have."""
+    limits = {d.device.name: d.device.memory_bytes for d in profile.devices}
+    uses = peak_bytes(plan, facts, tables=Tables(profile))
+    return sum(1 for name, use in uses.items() if limits[name] and use.total > limits[name])
+
+
+def gaps(instances: int, devices: int, blocks: int, simulated: int) -> dict[str, Any]:
+    """Against every plan there is."""
+    found: dict[str, list[float]] = {"gap": [], "asteroid": [], "bound": [], "sim": []}
+    broken = 0
+    for seed in range(instances):
+        facts, profile = instance(seed, devices, blocks)
+        cost = CostModel(facts, profile, ROWS, MICRO_BATCHES)
+        best, _ = best_of_all(cost)
+        pool = Search(CostModel(facts, profile, ROWS, MICRO_BATCHES), 0, time.monotonic() + 60).run()
+        if not pool:
+            assert np.isinf(best), "a plan fits and was not found"
+            continue
+        found["gap"].append(pool[0][0] / best - 1)
+        found["bound"].append(lower_bound_s(cost) / best)
+        broken += violations(pool[0][1], facts, profile)
+        found["asteroid"] += _asteroid_gap(cost, best)
+        if seed % 20 == 19:
+            say(f"{seed + 1} of {instances} instances of {devices} × {blocks}: mean gap {np.mean(found['gap']):.4f}")
+    for seed in range(simulated):
+        found["sim"].append(_simulated_gap(1000 + seed))
+    return {
+        "gap_mean": float(np.mean(found["gap"])),
+        "gap_p95": float(np.percentile(found["gap"], 95)),
+        "gap_max": float(np.max(found["gap"])),
+        "gap_sim_p95": float(np.percentile(found["sim"], 95)) if simulated else None,
+        "bound_over_optimum": float(np.median(found["bound"])),
+        "bound_over_optimum_max": float(np.max(found["bound"])),
+        "asteroid_gap_mean": float(np.mean(found["asteroid"])),
+        "asteroid_gap_max": float(np.max(found["asteroid"])),
+        "asteroid_without_plan": len(found["gap"]) - len(found["asteroid"]),
+        "instances": len(found["gap"]),
+        "memory_violations": broken,
+    }
+
+
+def _asteroid_gap(cost: CostModel, best: float) -> list[float]:
+    """Empty where Asteroid finds no plan, or one that breaks a limit."""
+    try:
+        plan = PLANNERS["asteroid"](cost.facts, cost.profile, ROWS, MICRO_BATCHES)
+    except PlanError:
+        return []
+    if violations(plan, cost.facts, cost.profile):
+        return []
+    return [float(cost.seconds([cost.of_plan(plan)])[0]) / best - 1]
+
+
+def _simulated_gap(seed: int) -> float:
+    """Against the best of all plans by the event simulation, on three devices and five blocks."""
+    facts, profile = instance(seed, 3, 5)
+    cost = CostModel(facts, profile, ROWS, MICRO_BATCHES)
+    best = min(simulate(cost.plan(line), facts, profile, tables=cost.tables).round_s for line in all_that_fit(cost))
+    return find_plan(facts, profile, [(ROWS, MICRO_BATCHES)], seconds=5.0).round_s / best - 1
+
+
+def speeds() -> dict[str, Any]:
+    """Seconds to plan large problems, and whether every baseline planner is at most as fast by the simulation."""
+    figures: dict[str, Any] = {}
+    for name, (devices, blocks, most_s) in LARGE.items():
+        facts, profile = instance(1, devices, blocks)
+        sizes = (ROWS, 2 * MICRO_BATCHES if devices < 16 else 4 * MICRO_BATCHES)
+        found = find_plan(facts, profile, [sizes], seconds=0.8 * most_s)
+        figures[name] = found.seconds
+        others = {}
+        for planner, make in PLANNERS.items():
+            try:
+                plan = make(facts, profile, *sizes)
+            except PlanError:
+                continue
+            if not violations(plan, facts, profile):
+                others[planner] = simulate(plan, facts, profile).round_s
+        better = [n for n, s in others.items() if s < found.round_s * 0.999]
+        figures[f"{name}_over_bound"] = found.round_s / found.bound_s
+        figures[f"{name}_best_baseline"] = min(others.values(), default=float("inf")) / found.round_s
+        figures[f"{name}_beaten_by"] = better
+        figures["memory_violations"] = figures.get("memory_violations", 0) + violations(found.plan, facts, profile)
+        say(f"{name}: {found.seconds:.1f} s, best baseline takes {figures[f'{name}_best_baseline']:.2f} times as long")
+    return figures
+
+
+@click.command()
+@click.option("--quick", is_flag=True, help="At most five minutes.")
+@click.option("--part", "parts", multiple=True, type=click.Choice(["gaps", "speeds", "predict", "memory"]))
+@click.option("--json", "as_json", is_flag=True, help="End with one JSON object.")
+def main(quick: bool, parts: Sequence[str], as_json: bool) -> None:
+    """Judges the planner."""
+    wanted = parts or ("gaps", "speeds", "predict", "memory")
+    figures: dict[str, Any] = {}
+    if "gaps" in wanted:
+        figures |= gaps(200, 4, 7, 20)
+        if not quick:
+            figures |= {f"5x10_{k}": v for k, v in gaps(30, 5, 10, 0).items()}
+    if "speeds" in wanted:
+        broken = figures.get("memory_violations", 0)
+        figures |= speeds()
+        figures["memory_violations"] += broken
+    if "predict" in wanted:
+        figures |= prediction_errors(quick)
+    if "memory" in wanted:
+        figures |= memory_ratios()
+    for key, value in figures.items():
+        print(f"{key:28} {value:.4f}" if isinstance(value, float) else f"{key:28} {value}")
+    if as_json:
+        print(json.dumps(figures))
+
+
+if __name__ == "__main__":
+    main()

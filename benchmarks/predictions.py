@@ -1,0 +1,164 @@
+"""Predicted against measured: round times and peak memory of plans run on emulated devices."""
+
+from __future__ import annotations
+
+import itertools
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.overhead import workload
+from potluck.errors import PlanError
+from potluck.plan.baselines import PLANNERS
+from potluck.plan.events import simulate
+from potluck.plan.memory import peak_bytes
+from potluck.plan.search import find_plan
+from potluck.plan.tables import Tables
+from potluck.runtime.live_fleet import LiveFleet
+from potluck.runtime.options import Options
+from potluck.runtime.prepare import PreparedJob, prepare_job
+from potluck.runtime.profiling import ProfileSettings, profile_fleet
+from potluck.runtime.train import run_on
+from potluck.types import DeviceSpec, Fleet, Plan, Profile
+
+ROUNDS = 8
+OURS = "potluck"
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A model on a fleet."""
+
+    model: str
+    speeds: tuple[float, ...]
+    bandwidth_bytes_s: float | None
+    planners: tuple[str, ...]
+
+    @property
+    def fleet(self) -> Fleet:
+        """The emulated devices; their speeds add up to less than two cores."""
+        devices = tuple(DeviceSpec(name=f"d{i}", speed=speed) for i, speed in enumerate(self.speeds))
+        return Fleet(devices=devices, bandwidth_bytes_s=self.bandwidth_bytes_s)
+
+
+QUICK = (
+    Setting("mobilenet_v2", (0.6, 0.3), 12.5e6, (OURS, "data-parallel")),
+    Setting("gpt_10m", (0.5, 0.3, 0.2), 125e6, (OURS, "1f1b")),
+)
+FULL = tuple(
+    Setting(model, fleet, rate, (OURS, "asteroid", "1f1b", "data-parallel"))
+    for model in ("mobilenet_v2", "gpt_10m")
+    for fleet in ((0.6, 0.3), (0.5, 0.3, 0.2))
+    for rate in (12.5e6, 125e6)
+)
+
+
+def plan_by(planner: str, prepared: PreparedJob, profile: Profile) -> Plan | None:
+    """The plan of one planner, or None if it finds none."""
+    job = prepared.job
+    sizes = (job.micro_batch, job.batch_size // job.micro_batch)
+    try:
+        if planner == OURS:
+            return find_plan(prepared.facts, profile, [sizes], seconds=2.0).plan
+        return PLANNERS[planner](prepared.facts, profile, *sizes)
+    except PlanError:
+        return None
+
+
+def prediction_errors(quick: bool) -> dict[str, Any]:
+    """Errors of predicted round times, and how many pairs of planners are ranked right."""
+    errors: list[float] = []
+    right = pairs = 0
+    cells = []
+    for setting in QUICK if quick else FULL:
+        measured = _measure(setting)
+        for planner, (predicted_s, measured_s) in measured.items():
+            errors.append(predicted_s / measured_s - 1)
+            cells.append({**_words(setting), "planner": planner, "predicted_s": predicted_s, "measured_s": measured_s})
+        for (p1, m1), (p2, m2) in itertools.combinations(measured.values(), 2):
+            if max(m1, m2) / min(m1, m2) > 1.1:
+                pairs += 1
+                right += (p1 < p2) == (m1 < m2)
+    sizes = np.abs(errors)
+    return {
+        "predict_error_median": float(np.median(sizes)),
+        "predict_error_p95": float(np.percentile(sizes, 95)),
+        "predict_bias": float(np.median(errors)),
+        "ranking_right": right / pairs if pairs else None,
+        "ranking_pairs": pairs,
+        "cells": cells,
+    }
+
+
+def _words(setting: Setting) -> dict[str, Any]:
+    return {"model": setting.model, "speeds": setting.speeds, "bandwidth_bytes_s": setting.bandwidth_bytes_s}
+
+
+def _measure(setting: Setting) -> dict[str, tuple[float, float]]:
+    """Planner → predicted and measured seconds of a round; one profile, one fleet, twice through the planners."""
+    prepared = prepare_job(workload(setting.model, ROUNDS).job)
+    seconds: dict[str, list[float]] = {}
+    predicted: dict[str, float] = {}
+    with LiveFleet(setting.fleet, Options(timeout_s=120)) as live, tempfile.TemporaryDirectory() as folder:
+        profile = profile_fleet(live, prepared, ProfileSettings(seconds=12.0, network_seconds=4.0))
+        plans = {p: plan for p in setting.planners if (plan := plan_by(p, prepared, profile)) is not None}
+        for again, (planner, plan) in itertools.product(range(2), plans.items()):
+            predicted[planner] = simulate(plan, prepared.facts, profile).round_s
+            run = Options(run_dir=Path(folder) / f"{planner}-{again}", timeout_s=120)
+            result = run_on(live, prepared, plan, run)
+            if result.round_s is not None:
+                seconds.setdefault(planner, []).append(result.round_s)
+            print(
+                f"{setting.model} {setting.speeds} {planner}: predicted {predicted[planner]:.3f} s, "
+                f"measured {result.round_s:.3f} s", file=sys.stderr, flush=True,
+            )  # fmt: skip
+    return {planner: (predicted[planner], float(np.mean(times))) for planner, times in seconds.items()}
+
+
+MEMORY = (
+    Setting("mobilenet_v2", (0.6, 0.4), None, ("1f1b", "data-parallel", OURS)),
+    Setting("gpt_10m", (0.6, 0.4), None, ("1f1b", "data-parallel", OURS)),
+)
+
+
+def memory_ratios() -> dict[str, Any]:
+    """Peak resident bytes over planned ones, for every device of six plans, each on devices started for it."""
+    ratios: list[float] = []
+    cells = []
+    for setting in MEMORY:
+        prepared = prepare_job(workload(setting.model, 4).job)
+        with LiveFleet(setting.fleet, Options(timeout_s=120)) as live:
+            profile = profile_fleet(live, prepared, ProfileSettings(seconds=12.0, network_seconds=2.0))
+        for planner in setting.planners:
+            plan = plan_by(planner, prepared, profile)
+            if plan is None:
+                continue
+            planned = peak_bytes(plan, prepared.facts, tables=Tables(profile))
+            for device, peak in _peaks(setting.fleet, prepared, plan).items():
+                ratios.append(peak / planned[device].total)
+                cells.append({"model": setting.model, "planner": planner, "device": device, "measured_bytes": peak,
+                              "planned_bytes": planned[device].total})  # fmt: skip
+                words = f"{peak / 1e6:.0f} MB, planned {planned[device].total / 1e6:.0f} MB"
+                print(f"{setting.model} {planner} {device}: {words}", file=sys.stderr, flush=True)
+    return {"memory_ratio_min": min(ratios), "memory_ratio_max": max(ratios), "memory_cells": cells}
+
+
+def _peaks(fleet: Fleet, prepared: PreparedJob, plan: Plan) -> dict[str, int]:
+    """Most bytes each device of the plan held, less what it held while idle. Pages of files are the system's."""
+    with LiveFleet(fleet, Options(timeout_s=120)) as live, tempfile.TemporaryDirectory() as folder:
+        pids = {name: process.pid for name, process in live.agents.processes.items() if name in plan.devices}
+        idle = {name: _status(pid)["RssAnon"] for name, pid in pids.items()}
+        for pid in pids.values():
+            Path(f"/proc/{pid}/clear_refs").write_text("5")  # forget the peak so far
+        run_on(live, prepared, plan, Options(run_dir=Path(folder) / "run", timeout_s=120))
+        return {n: _status(pid)["VmHWM"] - _status(pid)["RssFile"] - idle[n] for n, pid in pids.items()}
+
+
+def _status(pid: int) -> dict[str, int]:
+    lines: Sequence[str] = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return {line.split(":")[0]: int(line.split()[1]) * 1024 for line in lines if line.endswith(" kB")}
