@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from potluck import __version__
-from potluck.config import JoinSettings, ProfileSettings, TrainSettings, config_file, settle
+from potluck.config import JoinSettings, PlanSettings, ProfileSettings, TrainSettings, config_file, settle
 from potluck.errors import InputError
 from potluck.failures import OneLineGroup
 
@@ -26,9 +26,7 @@ _PLAN = click.option(
 )
 _MEASURING = (
     click.option("--profile-seconds", metavar="TIME", help="Each device measures so long at most.  [default: 15s]"),
-    click.option(
-        "--profile-dir", metavar="DIR", help="Where profiles are kept.  [default: ~/.cache/potluck/profiles]"
-    ),
+    click.option("--profile-dir", metavar="DIR", help="Where profiles are kept.  [default: ~/.cache/potluck/profiles]"),
 )
 _PLAN_SECONDS = click.option("--plan-seconds", metavar="TIME", help="How long to look for a plan.  [default: 2s]")
 _JOINING = (
@@ -142,6 +140,69 @@ def profile(job: str, config: Path | None, **flags: Any) -> int:
     from potluck.verbs.profile import profile as run
 
     return run(job, settings)
+
+
+_FOR_PLANNING = (
+    click.option("--fleet", metavar="FILE", help="Devices to plan for (docs/planning.md), scaled from this machine."),
+    *_FLEET,
+    click.option("--planner", metavar="NAME", help="potluck, or another to compare with.  [default: potluck]"),
+    click.option("--plan-seconds", metavar="TIME", help="How long to look for a plan.  [default: 5s]"),
+    click.option("--load", metavar="FILE", help="A saved profile, instead of measuring."),
+    *_MEASURING,
+)
+
+
+@main.command(short_help="Find out who should run what, and why.")
+@click.argument("job")
+@_options(*_FOR_PLANNING)
+@click.option("--out", metavar="FILE", help="Write the plan there, for --plan.")
+@_options(*_JOINING)
+@_PLAIN
+@_CONFIG
+@_JSON
+def plan(job: str, config: Path | None, **flags: Any) -> int:
+    """Find a plan for the job, and say why it is what it is. Nothing is trained.
+
+    \b
+    Examples:
+      potluck plan examples/digits_cnn.py --local 1,0.5,0.25 --bandwidth 100Mbit --out plan.json
+      potluck plan job.py --fleet fleet.toml --planner asteroid
+    """
+    settings = settle(PlanSettings, flags, os.environ, config_file(config, os.environ))
+    from potluck.verbs.plan import plan as run
+
+    return run(job, settings)
+
+
+@main.command(short_help="Say what a plan would come to.")
+@click.argument("job")
+@_options(*_FOR_PLANNING)
+@click.option("--plan", "plan_file", type=Path, metavar="FILE", help="Simulate this plan, instead of finding one.")
+@click.option("--compare", is_flag=True, help="Every planner, side by side.")
+@click.option("--gantt", type=Path, metavar="FILE", help="Draw a round there, as SVG.")
+@click.option("--add", multiple=True, metavar="NAME=SPEED[,MEMORY]", help="What if there were this device too?")
+@click.option("--remove", multiple=True, metavar="NAME", help="What if this device were gone?")
+@click.option("--slow", multiple=True, metavar="NAME=X", help="What if this device took X times as long?")
+@click.option("--link", multiple=True, metavar="A,B=RATE", help="What if this link (or all=RATE) were so fast?")
+@click.option("--batch-size", type=click.IntRange(1), metavar="N", help="What if a round had N samples?")
+@_options(*_JOINING)
+@_PLAIN
+@_CONFIG
+@_JSON
+def simulate(job: str, config: Path | None, **flags: Any) -> int:
+    """Say what training would come to, on devices you have or only think of. Nothing is trained.
+
+    \b
+    Examples:
+      potluck simulate job.py --fleet fleet.toml --compare
+      potluck simulate job.py --fleet fleet.toml --slow nano1=2 --link desk,pi=10Mbit --gantt round.svg
+    """
+    asked = {key: flags.pop(key) for key in ("add", "remove", "slow", "link", "batch_size")}
+    shown = {key: flags.pop(key) for key in ("plan_file", "compare", "gantt")}
+    settings = settle(PlanSettings, flags, os.environ, config_file(config, os.environ))
+    from potluck.verbs.simulate import simulate as run
+
+    return run(job, settings, asked, **shown)
 
 
 @main.command()

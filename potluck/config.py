@@ -170,7 +170,7 @@ class ProfileSettings(TrainSettings):
 
     TABLE: ClassVar[str] = "profile"
     READERS: ClassVar[dict[str, Callable[[object], Any]]] = {
-        **{key: reader for key, reader in TrainSettings.READERS.items() if key not in ("plan", "run_dir", "plan_seconds")},
+        **{k: reader for k, reader in TrainSettings.READERS.items() if k not in ("plan", "run_dir", "plan_seconds")},
         "save": _path,
         "load": _path,
         "fresh": _truth,
@@ -180,6 +180,32 @@ class ProfileSettings(TrainSettings):
         super().__post_init__()
         if self.load is not None and (self.save is not None or self.fresh):
             raise InputError("--load shows a profile and measures nothing; leave out --save and --fresh")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PlanSettings(ProfileSettings):
+    """How to plan; `potluck plan --help` says what each one means."""
+
+    fleet: Path | None = None
+    planner: str = "potluck"
+    plan_seconds: float = 5.0
+    out: Path | None = None
+
+    TABLE: ClassVar[str] = "plan"
+    READERS: ClassVar[dict[str, Callable[[object], Any]]] = {
+        **{key: reader for key, reader in ProfileSettings.READERS.items() if key != "save"},
+        "fleet": _path,
+        "planner": _text,
+        "plan_seconds": lambda value: units.duration_s(_text(value)),
+        "out": _path,
+    }
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.fleet is not None and (self.local is not None or self.devices or self.bandwidth is not None):
+            raise InputError("--fleet describes all devices and links; leave out --local, --devices and --bandwidth")
+        if self.load is not None and (self.local is not None or self.devices or self.bandwidth is not None):
+            raise InputError("--load has its own devices and links; leave out --local, --devices and --bandwidth")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -204,7 +230,7 @@ class JoinSettings(Settings):
     }
 
 
-VERBS: tuple[type[Settings], ...] = (TrainSettings, ProfileSettings, JoinSettings)
+VERBS: tuple[type[Settings], ...] = (TrainSettings, ProfileSettings, PlanSettings, JoinSettings)
 
 
 def config_file(flag: Path | None, environment: Mapping[str, str]) -> Path | None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from msgspec.structs import replace
 
-from potluck.plan.memory import SpanBytes, stage_bytes
+from potluck.plan.span_arrays import SpanArrays
 from potluck.plan.tables import Array, DeviceTables, Tables
 from potluck.types import DeviceProfile, Member, ModelFacts, Plan, Profile, Stage
 from potluck.units import size_text
@@ -19,7 +19,7 @@ _SHOWN = 4  # devices that a message names
 
 @dataclass(frozen=True)
 class Shortfall:
-    """The plan that lacks the fewest bytes, and what it lacks."""
+    """The plan that is nearest to fitting, and what it lacks."""
 
     plan: Plan
     missing: tuple[tuple[str, int], ...]  # device, bytes; only those that lack some
@@ -38,6 +38,16 @@ def shortfall(facts: ModelFacts, profile: Profile, sizes: Sequence[tuple[int, in
     if not best.lacking:
         return None
     return Shortfall(best.plan(), best.missing(), tuple(_ways(weights, profile, best)))
+
+
+def fitting_plan(facts: ModelFacts, profile: Profile, sizes: Sequence[tuple[int, int]]) -> Plan | None:
+    """A pipeline of single devices that fits, if there is one for an order of the devices by memory."""
+    weights = _Weights(facts)
+    for rows, count in sizes:
+        attempt = _Attempt(weights, profile.devices, rows, count)
+        if not attempt.lacking:
+            return attempt.plan()
+    return None
 
 
 def _ways(weights: _Weights, profile: Profile, best: _Attempt) -> list[str]:
@@ -69,54 +79,45 @@ def _copy(device: DeviceProfile, name: str) -> DeviceProfile:
 
 
 class _Weights:
-    """What runs of blocks weigh, whoever holds them: [start, stop]."""
+    """What runs of blocks need: [start, stop]."""
 
     def __init__(self, facts: ModelFacts) -> None:
-        count = len(facts.blocks)
-        self.facts, self.count = facts, count
-        self.fixed, self.crossing = np.zeros((2, count + 1, count + 1))
-        for i in range(count):
-            for j in range(i + 1, count + 1):
-                span = SpanBytes.of(facts, (i, j))
-                bare = stage_bytes(span, rows=0, in_flight=0, shared=False)
-                self.fixed[i, j], self.crossing[i, j] = bare.total, span.crossing
+        self.count = len(facts.blocks)
+        self._places = np.triu_indices(self.count + 1, 1)
+        self._spans = SpanArrays(facts, [(int(i), int(j)) for i, j in zip(*self._places, strict=True)])
 
     def need(self, device: DeviceTables, rows: int, in_flight: int) -> tuple[Array, Array]:
         """Most bytes of every run as a stage by itself: keeping what backward needs, and recomputing it."""
-        sums = device.kept(rows)
-        kept = sums[None, :] - sums[:, None]
-        working = np.zeros((self.count + 1, self.count + 1))
-        each = np.array([device.working_bytes((b, b + 1), rows) for b in range(self.count)], dtype=float)
-        for i in range(self.count):
-            working[i, i + 1 :] = np.maximum.accumulate(each[i:])
-        crossing = rows * self.crossing
-        bare = self.fixed + working + 2 * crossing
-        return bare + in_flight * kept, bare + in_flight * crossing + kept
+        found = np.zeros((2, self.count + 1, self.count + 1))
+        for again in (False, True):
+            found[int(again)][self._places] = self._spans.total(device, rows, in_flight, shared=False, recompute=again)
+        return found[0], found[1]
 
 
 class _Attempt:
-    """A pipeline of single devices, largest memory first, cut so that the fewest bytes are missing."""
+    """A pipeline of single devices, largest memory first, cut so that it is nearest to fitting."""
 
     def __init__(self, weights: _Weights, devices: Sequence[DeviceProfile], rows: int, micro_batches: int) -> None:
         self.rows, self.micro_batches = rows, micro_batches
         ordered = sorted(devices, key=lambda d: -(d.device.memory_bytes or float("inf")))[: weights.count]
         self._tables = Tables(Profile(program="", devices=tuple(ordered)))
         self.names = [d.device.name for d in ordered]
-        best = np.full(weights.count + 1, np.inf)  # bytes missing for blocks [0, j) on the devices so far
+        # For blocks [0, j) on the devices so far: missing bytes, squared. A little on many is nearer than all on one.
+        best = np.full(weights.count + 1, np.inf)
         best[0] = 0.0
         self._needs, starts = [], []
         for place, name in enumerate(self.names):
             device = self._tables.devices[name]
             needs = weights.need(device, rows, min(len(ordered) - place, micro_batches))
-            over = np.maximum(0.0, np.minimum(*needs) - (device.memory_bytes or np.inf))
+            over = np.maximum(0.0, np.minimum(*needs) - (device.memory_bytes or np.inf)) ** 2
             over[np.tril_indices(weights.count + 1, -1)] = np.inf
             np.fill_diagonal(over, 0.0)  # a device may stay without a stage
             tried = best[:, None] + over
             starts.append(np.argmin(tried, axis=0))
             best = tried.min(axis=0)
             self._needs.append(needs)
-        self.lacking = int(best[-1])
         self._cuts = _walk([[int(i) for i in start] for start in starts], weights.count)
+        self.lacking = float(best[-1])
 
     def plan(self) -> Plan:
         """The attempt as a plan."""

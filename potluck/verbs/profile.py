@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 
 import click
 import msgspec
 
 from potluck.config import ProfileSettings
-from potluck.display.measuring import measure_display
 from potluck.errors import PotluckError
 from potluck.failures import traceback_kept
-from potluck.job import load_job
 from potluck.profile.cells import only
-from potluck.profile.store import Store, default_dir, load, save
-from potluck.stopping import Stopping
+from potluck.profile.store import save
 from potluck.types import DeviceProfile, LinkProfile, ModelFacts, Profile
 from potluck.units import size_text
-from potluck.verbs.here import listen_address, local_fleet
+from potluck.verbs.measured import measured
 from potluck.verbs.session import emit
-from potluck.verbs.train import invitation
 
 _MANY_BLOCKS = 60
 
@@ -29,54 +24,22 @@ def profile(job_file: str, settings: ProfileSettings) -> int:
     """Measures, or reads a saved profile, and shows it; returns the exit code."""
     try:
         with traceback_kept():
-            found, facts, rows, where = _find(job_file, settings)
+            it = measured(job_file, settings)
     except PotluckError as error:
         if settings.json:
             emit({"error": str(error), "exit_code": error.exit_code})
         raise
+    found, rows, where = it.profile, it.job.micro_batch, it.where
     if settings.save is not None:
         save(found, settings.save)
         where = str(settings.save)
     if settings.json:
         emit({**msgspec.to_builtins(found), "micro_batch": rows, "kept": where})
     else:
-        for line in profile_lines(found, facts, rows):
+        for line in profile_lines(found, it.facts, rows):
             click.echo(line)
         click.echo(f"kept in {where}")
     return 0
-
-
-def _find(job_file: str, settings: ProfileSettings) -> tuple[Profile, ModelFacts, int, str]:
-    """The profile, the model's facts, the micro-batch, and where the profile is kept."""
-    if settings.load is not None:
-        load(settings.load)  # better to fail before the model is traced
-    fleet, listen = local_fleet(settings), listen_address(settings)
-    job = load_job(job_file)
-    with measure_display() as display, Stopping(lambda: None):
-        display.note("tracing the model")
-        from potluck.runtime.live_fleet import LiveFleet
-        from potluck.runtime.options import Options
-        from potluck.runtime.prepare import prepare_job
-        from potluck.runtime.profiling import ProfileSettings as Choices
-        from potluck.runtime.profiling import profile_fleet
-
-        prepared = prepare_job(job)
-        if settings.load is not None:
-            return load(settings.load, prepared.facts.digest), prepared.facts, job.micro_batch, str(settings.load)
-        if settings.plain_network is not None:
-            # The devices started here listen on this network too; their command line does not say so.
-            os.environ["POTLUCK_PLAIN_NETWORK"] = str(settings.plain_network)
-        store = Store(settings.profile_dir or default_dir(os.environ), display.note)
-        options = Options(
-            carrier=settings.carrier, listen=listen, joined=settings.devices, join_timeout_s=settings.timeout,
-            timeout_s=settings.timeout, progress=display.note, listening=invitation(settings, display.note),
-        )  # fmt: skip
-        choices = Choices(
-            seconds=settings.profile_seconds, store=store, fresh=settings.fresh, timeout_s=settings.timeout,
-            note=display.note, progress=display.progress,
-        )  # fmt: skip
-        with LiveFleet(fleet, options) as live:
-            return profile_fleet(live, prepared, choices), prepared.facts, job.micro_batch, str(store.folder)
 
 
 def profile_lines(found: Profile, facts: ModelFacts, rows: int) -> list[str]:

@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from potluck.plan.edges import Edges
-from potluck.plan.memory import SpanBytes
-from potluck.plan.tables import Array, Tables
+from potluck.plan.span_arrays import SpanArrays
+from potluck.plan.tables import Array, DeviceTables, Tables
 from potluck.types import ModelFacts, Profile
 
 Shares = NDArray[np.int64]
@@ -37,10 +37,7 @@ class Ground:
         self.coupled = np.array([any(b.coupled for b in blocks) for blocks in held])
         self.exclusive = np.array([any(b.exclusive for b in blocks) for blocks in held])
         self.weights = np.array([float(sum(b.trainable_bytes for b in blocks)) for blocks in held])
-        sizes = [SpanBytes.of(facts, span) for span in self.spans]
-        self.crossing = np.array([float(b.crossing) for b in sizes])
-        alone = np.array([b.weights + (1 + b.optimizer_slots) * b.trainable + 2 * b.buffers for b in sizes], float)
-        self.fixed = (alone, alone + np.array([b.trainable for b in sizes]))  # by itself, and in a group
+        self.bytes = SpanArrays(facts, self.spans)
         self.cuts = np.array([(*Edges(facts).at_cuts(), (0, 0))[b] for b in borders], dtype=float)
         self.rates = self._rates()
         self.by_samples = Table(self, rows, by_turns=False)
@@ -71,7 +68,6 @@ class Table:
 
     def __init__(self, ground: Ground, total: int, *, by_turns: bool) -> None:
         self.total, self.least, self._ground, self._by_turns = total, 1 if by_turns else 2, ground, by_turns
-        self._bytes: dict[int, tuple[Array, Array]] = {}
         spans = len(ground.spans)
         self.forward = np.zeros((len(ground.devices), total + 1, spans))
         self.backward = np.zeros_like(self.forward)
@@ -91,25 +87,16 @@ class Table:
 
     def _need(self, device: int, depth: int, shared: bool) -> Array:
         """Most bytes at each share from 1 on: [share, span]."""
-        ground = self._ground
-        flying = np.full(self.total, min(depth, ground.micro_batches))
+        ground, tables = self._ground, self._ground.devices[device]
+        flying = min(depth, ground.micro_batches)
         if self._by_turns:
-            flying = -(-flying * np.arange(1, self.total + 1) // self.total)
-        kept, working = self._measured(device)
-        rows = np.full(self.total, ground.rows) if self._by_turns else np.arange(1, self.total + 1)
-        waiting = WAITING * rows[:, None] * ground.crossing
-        found: Array = ground.fixed[int(shared)] + waiting + working + flying[:, None] * kept
-        return found
+            parts = {-(-flying * share // self.total) for share in range(1, self.total + 1)}
+            known = {n: self._total(tables, ground.rows, n, shared) for n in parts}
+            return np.array([known[-(-flying * share // self.total)] for share in range(1, self.total + 1)])
+        return np.array([self._total(tables, rows, flying, shared) for rows in range(1, self.total + 1)])
 
-    def _measured(self, device: int) -> tuple[Array, Array]:
-        """Bytes kept for a micro-batch, and beside that, at each share from 1 on: [share, span] both."""
-        if device not in self._bytes:
-            ground, tables = self._ground, self._ground.devices[device]
-            counts = [ground.rows] if self._by_turns else range(1, self.total + 1)
-            kept = np.array([ground.span_sums(tables.kept(rows)) for rows in counts])
-            working = np.array([[tables.working_bytes(s, rows) for s in ground.spans] for rows in counts], dtype=float)
-            self._bytes[device] = (kept, working)
-        return self._bytes[device]
+    def _total(self, device: DeviceTables, rows: int, flying: int, shared: bool) -> Array:
+        return self._ground.bytes.total(device, rows, flying, shared=shared, waiting=WAITING)
 
 
 def allocate(seconds: Array, caps: Shares, total: int, least: int) -> Shares:

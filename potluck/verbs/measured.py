@@ -1,0 +1,76 @@
+"""A job with the profile of a fleet: measured on devices, read from a file, or scaled from this machine."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from potluck.config import ProfileSettings
+from potluck.display.measuring import MeasureDisplay, measure_display
+from potluck.job import Job, load_job
+from potluck.profile.store import Store, default_dir, load
+from potluck.profile.synthetic import synthetic
+from potluck.stopping import Stopping
+from potluck.types import Fleet, ModelFacts, Profile
+from potluck.verbs.here import listen_address, local_fleet
+from potluck.verbs.train import invitation
+
+if TYPE_CHECKING:
+    from potluck.runtime.prepare import PreparedJob
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What planning needs, and where the profile is kept."""
+
+    job: Job
+    facts: ModelFacts
+    profile: Profile
+    sizes: tuple[tuple[int, int], ...]  # micro-batch sizes and counts to choose from
+    where: str
+
+
+def measured(job_file: str, settings: ProfileSettings, imagined: Fleet | None = None) -> Measured:
+    """The job, its model's facts and a profile; of `imagined` devices, scaled from the first one measured."""
+    if settings.load is not None:
+        load(settings.load)  # better to fail before the model is traced
+    fleet, listen = local_fleet(settings), listen_address(settings)
+    job = load_job(job_file)
+    with measure_display() as display, Stopping(lambda: None):
+        display.note("tracing the model")
+        from potluck.runtime.planning import micro_batch_choices
+        from potluck.runtime.prepare import prepare_job
+
+        prepared = prepare_job(job)
+        if settings.load is not None:
+            profile, where = load(settings.load, prepared.facts.digest), str(settings.load)
+        else:
+            profile, where = _measure(prepared, fleet, listen, settings, display)
+    if imagined is not None:
+        profile = synthetic(profile.devices[0], imagined, prepared.facts.digest, profile.commit_s)
+    return Measured(job, prepared.facts, profile, tuple(micro_batch_choices(prepared)), where)
+
+
+def _measure(
+    prepared: PreparedJob, fleet: Fleet | None, listen: str, settings: ProfileSettings, display: MeasureDisplay
+) -> tuple[Profile, str]:
+    from potluck.runtime.live_fleet import LiveFleet
+    from potluck.runtime.options import Options
+    from potluck.runtime.profiling import ProfileSettings as Choices
+    from potluck.runtime.profiling import profile_fleet
+
+    if settings.plain_network is not None:
+        # The devices started here listen on this network too; their command line does not say so.
+        os.environ["POTLUCK_PLAIN_NETWORK"] = str(settings.plain_network)
+    store = Store(settings.profile_dir or default_dir(os.environ), display.note)
+    options = Options(
+        carrier=settings.carrier, listen=listen, joined=settings.devices, join_timeout_s=settings.timeout,
+        timeout_s=settings.timeout, progress=display.note, listening=invitation(settings, display.note),
+    )  # fmt: skip
+    choices = Choices(
+        seconds=settings.profile_seconds, store=store, fresh=settings.fresh, timeout_s=settings.timeout,
+        note=display.note, progress=display.progress,
+    )  # fmt: skip
+    with LiveFleet(fleet, options) as live:
+        return profile_fleet(live, prepared, choices), str(store.folder)

@@ -1,0 +1,120 @@
+"""What `plan` and `simulate` have in common: a job on a fleet, and a planner's answer."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from potluck.config import PlanSettings
+from potluck.errors import InputError, PlanError, PotluckError
+from potluck.failures import traceback_kept
+from potluck.fleet_file import read_fleet
+from potluck.plan.baselines import PLANNERS
+from potluck.plan.fitting import fitting_plan, shortfall
+from potluck.plan.search import Found, find_plan
+from potluck.simulate.run import SimulatedRun
+from potluck.types import Plan
+from potluck.verbs.measured import Measured, measured
+from potluck.verbs.session import emit
+
+OWN = "potluck"
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a planner says; `found` is there if it is our own."""
+
+    planner: str
+    plan: Plan
+    found: Found | None = None
+
+
+def check_planner(name: str) -> None:
+    """Raises unless there is such a planner."""
+    names = (OWN, *PLANNERS)
+    if name not in names:
+        near = get_close_matches(name, names, n=1)
+        hint = f"did you mean {near[0]}?" if near else f"give one of {', '.join(names)}"
+        raise InputError(f"--planner: {name!r} is not known; {hint}")
+
+
+def ground(job_file: str, settings: PlanSettings) -> Measured:
+    """The job on the fleet that the settings describe."""
+    check_planner(settings.planner)
+    if settings.fleet is None:
+        return measured(job_file, settings)
+    # One thread, as emulated devices have: what else runs on this machine matters less.
+    return measured(job_file, replace(settings, threads=settings.threads or 1), read_fleet(settings.fleet))
+
+
+def ask(planner: str, it: Measured, seconds: float) -> Answer:
+    """A planner's plan; PlanError, with what is missing and what would help, if nothing fits."""
+    if planner != OWN:
+        rows = it.job.micro_batch if any(r == it.job.micro_batch for r, _ in it.sizes) else it.sizes[0][0]
+        count = next(c for r, c in it.sizes if r == rows)
+        return Answer(planner, PLANNERS[planner](it.facts, it.profile, rows, count))
+    local = it.job.batchnorm == "local"
+    try:
+        found = find_plan(it.facts, it.profile, it.sizes, seconds=seconds, coupled_samples=local)
+    except PlanError:
+        simple = fitting_plan(it.facts, it.profile, it.sizes)
+        if simple is not None:
+            return Answer(planner, simple)
+        missing = shortfall(it.facts, it.profile, it.sizes)
+        raise PlanError(f"plan: {missing.words()}" if missing else "plan: nothing fits the devices' memory") from None
+    return Answer(planner, found.plan, found)
+
+
+def run_summary(run: SimulatedRun) -> dict[str, Any]:
+    """A simulated run as JSON has it."""
+    return {
+        "round_s": run.round_s,
+        "samples_per_s": run.samples_per_s,
+        "utilisation": run.utilisation,
+        "fits": run.fits,
+        "plan": msgspec.to_builtins(run.plan),
+        "idle": list(run.idle),
+        "devices": [
+            {
+                "device": d.name,
+                "stage": d.stage,
+                "busy_s": d.busy_s,
+                "memory_bytes": d.memory.total,
+                "memory": d.memory.terms(),
+                "limit_bytes": d.limit_bytes,
+                "missing_bytes": d.missing_bytes,
+            }
+            for d in run.devices
+        ],
+    }
+
+
+def write_text(path: Path, text: str, flag: str) -> None:
+    """Writes a file of the user's; an InputError names the flag."""
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise InputError(f"{flag}: {path} cannot be written ({error.strerror}); give another file") from None
+
+
+def plan_text(plan: Plan) -> str:
+    """A plan as its file has it."""
+    return msgspec.json.format(msgspec.json.encode(plan), indent=2).decode() + "\n"
+
+
+@contextlib.contextmanager
+def failures_as_json(as_json: bool) -> Iterator[None]:
+    """With `as_json`, a failure also ends standard output with a JSON object."""
+    try:
+        with traceback_kept():
+            yield
+    except PotluckError as error:
+        if as_json:
+            emit({"error": str(error), "exit_code": error.exit_code})
+        raise

@@ -1,0 +1,129 @@
+"""The simulator: what a plan would come to, drawn and asked what if."""
+
+from __future__ import annotations
+
+import xml.etree.ElementTree as ElementTree
+
+import pytest
+
+from potluck.errors import InputError
+from potluck.plan.baselines import PLANNERS
+from potluck.plan.events import simulate
+from potluck.plan.memory import peak_bytes
+from potluck.plan.tables import Tables
+from potluck.simulate.gantt import svg, text
+from potluck.simulate.run import run
+from potluck.simulate.what_if import slowed, with_all_links, with_device, with_link, without_device
+from potluck.types import COORDINATOR, DeviceSpec, Profile
+from tests.unit.plan.instances import a_model, a_profile
+
+FACTS = a_model(0, 6)
+
+
+def a_fleet(**choices: object) -> Profile:
+    return a_profile(0, FACTS, [1.0, 0.5, 0.25], latency_s=0.001, **choices)  # type: ignore[arg-type]
+
+
+def round_s(profile: Profile, planner: str = "1f1b") -> float:
+    return run(PLANNERS[planner](FACTS, profile, 8, 8), FACTS, profile).round_s
+
+
+def test_a_run_has_the_figures_of_the_event_simulation_and_the_memory_model() -> None:
+    profile = a_fleet(memory=[10**9, 1_000_000, 0])
+    plan = PLANNERS["1f1b"](FACTS, profile, 8, 8)
+    result = run(plan, FACTS, profile)
+    events = simulate(plan, FACTS, profile)
+    uses = peak_bytes(plan, FACTS, tables=Tables(profile))
+    assert result.round_s == events.round_s
+    assert result.samples_per_s == pytest.approx(64 / events.round_s)
+    assert result.utilisation == pytest.approx(sum(events.busy_s.values()) / 3 / events.round_s)
+    assert {d.name: d.memory for d in result.devices} == uses
+    assert [d.missing_bytes for d in result.devices] == [0, uses["d1"].total - 1_000_000, 0]
+    assert not result.fits
+    assert {s.round for s in result.last_round} == {2}
+
+
+def test_idle_devices_are_named() -> None:
+    profile = a_fleet()
+    assert run(PLANNERS["single"](FACTS, profile, 8, 8), FACTS, profile).idle == ("d1", "d2")
+
+
+def test_the_svg_is_well_formed_and_has_every_device_and_every_forward() -> None:
+    profile = a_fleet()
+    result = run(PLANNERS["1f1b"](FACTS, profile, 8, 8), FACTS, profile)
+    root = ElementTree.fromstring(svg(result, title="a <round> & more"))  # noqa: S314 - our own document
+    words = [element.text or "" for element in root.iter() if element.text]
+    assert "a <round> & more" in words
+    for device in ("d0", "d1", "d2"):
+        boxes = [w for w in words if w.startswith(f"{device}: forward")]
+        assert len(boxes) == 8
+    boxes = [e for e in root.iter() if e.tag.endswith("rect") and e.get("height") == "20"]
+    assert all(float(b.get("x", 0)) >= 130 for b in boxes)
+    assert all(float(b.get("x", 0)) + float(b.get("width", 0)) <= 130 + 1000 + 1 for b in boxes)
+
+
+def test_the_text_has_a_line_for_each_device_with_its_work_in_place() -> None:
+    profile = a_fleet()
+    result = run(PLANNERS["single"](FACTS, profile, 8, 4), FACTS, profile)
+    lines = text(result, 60)
+    row = lines[0].split("│")[1]
+    assert len(row) == 60 - 2 - 3
+    assert row.count("░") > row.count("▓") > 0  # a backward takes twice as long
+    assert row.count(" ") <= 2
+    assert all(len(line) <= 100 for line in lines)
+
+
+def test_a_slowed_device_takes_as_many_times_as_long() -> None:
+    profile = a_fleet(bandwidth=None)
+    before, after = (Tables(p).devices["d1"] for p in (profile, slowed(profile, "d1", 3.0)))
+    assert after.step_s((0, 6), 8) == pytest.approx(3 * before.step_s((0, 6), 8))
+    assert slowed(profile, "d1", 2.0).device("d1").device.speed == pytest.approx(0.5)
+    assert slowed(profile, "d0", 3.0).device("d1") == profile.device("d1")
+    assert round_s(slowed(profile, "d2", 3.0)) > 1.5 * round_s(profile)
+
+
+def test_a_removed_device_is_gone_with_its_links() -> None:
+    less = without_device(a_fleet(), "d1")
+    assert [d.device.name for d in less.devices] == ["d0", "d2"]
+    assert not [link for link in less.links if "d1" in (link.source, link.target)]
+    with pytest.raises(InputError, match="no device 'd9'"):
+        without_device(less, "d9")
+    with pytest.raises(InputError, match="the only device"):
+        without_device(without_device(less, "d0"), "d2")
+
+
+def test_an_added_device_has_its_speed_memory_and_links_to_everybody() -> None:
+    profile = a_fleet()
+    more = with_device(profile, DeviceSpec(name="new", speed=0.5, memory_bytes=123))
+    tables = Tables(more)
+    assert tables.devices["new"].step_s((0, 6), 8) == pytest.approx(2 * tables.devices["d0"].step_s((0, 6), 8))
+    assert more.device("new").device.memory_bytes == 123
+    for other in ("d0", "d1", "d2", COORDINATOR):
+        assert tables.transfer_s("new", other, 1e6) > 0
+        assert tables.transfer_s(other, "new", 1e6) > 0
+    assert round_s(more, "asteroid") <= round_s(profile, "asteroid")
+    with pytest.raises(InputError, match="'d0' is already in the fleet"):
+        with_device(profile, DeviceSpec(name="d0"))
+
+
+def test_a_changed_link_is_changed_both_ways_and_no_other() -> None:
+    profile = a_fleet()
+    before, after = Tables(profile), Tables(with_link(profile, "d0", "d1", 1e5))
+    for a, b in (("d0", "d1"), ("d1", "d0")):
+        assert after.transfer_s(a, b, 1e5) == pytest.approx(1.0)
+        assert after.latency_s(a, b) == 0.001
+    assert after.transfer_s("d1", "d2", 1e6) == before.transfer_s("d1", "d2", 1e6)
+    assert Tables(with_link(profile, COORDINATOR, "d2", 1e5)).transfer_s(COORDINATOR, "d2", 1e5) == pytest.approx(1.0)
+    every = Tables(with_all_links(profile, 1e6))
+    assert {every.transfer_s(a, b, 1e6) for a in ("d0", "d1") for b in ("d2", COORDINATOR)} == {1.0}
+    with pytest.raises(InputError, match="no device 'd9'"):
+        with_link(profile, "d0", "d9", 1e5)
+
+
+def test_asking_what_if_changes_nothing() -> None:
+    profile = a_fleet()
+    kept = a_fleet()
+    slowed(profile, "d0", 2.0)
+    without_device(profile, "d0")
+    with_link(profile, "d0", "d1", 1.0)
+    assert profile == kept
