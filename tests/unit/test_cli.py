@@ -12,7 +12,7 @@ from potluck.verbs.demo import train_command
 from potluck.verbs.join import count_devices, default_name, was_refused
 from potluck.verbs.train import resume_command
 
-VERBS = ("demo", "train", "join", "verify")
+VERBS = ("demo", "train", "plan", "simulate", "join", "verify")
 
 JOB = """
 import potluck, torch

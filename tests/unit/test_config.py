@@ -53,7 +53,7 @@ def test_a_file_may_use_lists_tables_and_numbers(tmp_path):
         ("[train]\nbandwith = '1Mbit'", "train.bandwith: unknown key; did you mean bandwidth?"),
         ("[train]\nelephants = 3", "train.elephants: unknown key; give one of bandwidth, carrier, devices, json, "),
         ("[trian]\nlocal = '1'", "[trian]: unknown table; did you mean train?"),
-        ("[zoo]\nlocal = '1'", "[zoo]: unknown table; give one of join, profile, train"),
+        ("[zoo]\nlocal = '1'", "[zoo]: unknown table; give one of join, plan, profile, train"),
         ("bandwidth = '1Mbit'", "bandwidth: a key outside any table"),
         ("[train]\nbandwidth = 100", "train.bandwidth: '100' has no unit"),
         ("[train]\nbandwidth = true", "train.bandwidth: True is a truth value"),

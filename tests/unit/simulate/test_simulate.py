@@ -57,9 +57,9 @@ def test_the_svg_is_well_formed_and_has_every_device_and_every_forward() -> None
     for device in ("d0", "d1", "d2"):
         boxes = [w for w in words if w.startswith(f"{device}: forward")]
         assert len(boxes) == 8
-    boxes = [e for e in root.iter() if e.tag.endswith("rect") and e.get("height") == "20"]
-    assert all(float(b.get("x", 0)) >= 130 for b in boxes)
-    assert all(float(b.get("x", 0)) + float(b.get("width", 0)) <= 130 + 1000 + 1 for b in boxes)
+    drawn = [e for e in root.iter() if e.tag.endswith("rect") and e.get("height") == "20"]
+    assert all(float(b.get("x", 0)) >= 130 for b in drawn)
+    assert all(float(b.get("x", 0)) + float(b.get("width", 0)) <= 130 + 1000 + 1 for b in drawn)
 
 
 def test_the_text_has_a_line_for_each_device_with_its_work_in_place() -> None:
