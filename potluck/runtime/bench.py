@@ -17,6 +17,7 @@ from potluck.runtime.stage import Rows, StageRunner, StageState
 from potluck.runtime.throttle import Throttle
 
 _CHUNK_S = 0.01  # a sample lasts so long: a period of a CPU quota, and sleeps of emulated devices that are exact
+_MOST_SWEPT_BYTES = 32 * 2**20  # more than the caches of small devices, and a few milliseconds on any
 
 
 @dataclass(frozen=True)
@@ -29,6 +30,23 @@ class Rig:
     samples: Mapping[str, torch.Tensor]  # a few rows of every feed
     device: torch.device
     speed: float
+    rest: torch.Tensor | None = None  # as much memory as the rest of the model touches between two runs of a block
+    sweep_s: float = 0.0
+
+    def beside(self, touched_bytes: int) -> Rig:
+        """The rig for blocks of a model that touches so much memory; on a GPU, whose time goes elsewhere, the same."""
+        if self.device.type != "cpu":
+            return self
+        rest = torch.zeros(min(touched_bytes, _MOST_SWEPT_BYTES) // 4)
+        rest.sum()
+        started = time.perf_counter()
+        rest.sum()
+        return replace(self, rest=rest, sweep_s=time.perf_counter() - started)
+
+    def sweep(self) -> None:
+        """Leaves the processor's caches as the rest of the model would: a block alone would find its weights there."""
+        if self.rest is not None:
+            self.rest.sum()
 
     def piece(self, block: int) -> Piece:
         return self.carvers[0].piece(*self.programs.train.block_range(block, block + 1))
@@ -43,6 +61,21 @@ class Rig:
 
 
 def _nothing() -> None: ...
+
+
+class _Watch:
+    """Adds up seconds, as long as a device of some speed would take."""
+
+    def __init__(self, speed: float) -> None:
+        self._stretch = max(0.0, 1.0 / speed - 1.0)
+        self.seconds = 0.0
+
+    def __enter__(self) -> None:
+        self._started, self._cpu = time.perf_counter(), time.thread_time()
+
+    def __exit__(self, *_: object) -> None:
+        cpu_s = time.thread_time() - self._cpu
+        self.seconds += time.perf_counter() - self._started + cpu_s * self._stretch
 
 
 class Bench:
@@ -80,29 +113,27 @@ class Bench:
     def chunk(self, rows: int, count: int) -> tuple[float, float]:
         """Mean seconds of forward and of backward, run `count` times in a row at the emulated speed."""
         feeds, received, seeds = self.inputs(rows)
-        where, wait, runner = Rows(0, 0, 0, rows), self._rig.wait, self.runner
-        forward_s = backward_s = 0.0
-        wait()
-        began = time.perf_counter()
-        with Throttle(self._rig.speed):
+        where, rig, runner = Rows(0, 0, 0, rows), self._rig, self.runner
+        forward, backward = _Watch(rig.speed), _Watch(rig.speed)
+        rig.wait()
+        with Throttle(rig.speed):
+            began = time.perf_counter()
             for _ in range(count):
-                start = time.perf_counter()
-                runner.forward(where, feeds, received, 1.0)
-                wait()
-                middle = time.perf_counter()
-                runner.backward(0, seeds)
-                wait()
-                forward_s += middle - start
-                backward_s += time.perf_counter() - middle
-        stretch = 1.0
-        if self._rig.speed < 1:
-            stretch = (time.perf_counter() - began) / (forward_s + backward_s)
-        return forward_s * stretch / count, backward_s * stretch / count
+                rig.sweep()
+                with forward:
+                    runner.forward(where, feeds, received, 1.0)
+                rig.sweep()
+                with backward:
+                    runner.backward(0, seeds)
+            rig.wait()
+            took = time.perf_counter() - began
+        # A GPU is still busy when these calls return: then what all of them took until the end is theirs.
+        stretch = 1.0 if rig.device.type == "cpu" else took / (forward.seconds + backward.seconds)
+        return forward.seconds * stretch / count, backward.seconds * stretch / count
 
-    @staticmethod
-    def chunk_size(step_s: float) -> int:
+    def chunk_size(self, step_s: float) -> int:
         """How many steps of this length make a chunk."""
-        return max(1, min(100, round(_CHUNK_S / max(step_s, 1e-6))))
+        return max(1, min(100, round(_CHUNK_S / max(step_s + 2 * self._rig.sweep_s, 1e-6))))
 
     def update_s(self) -> float:
         """Seconds of a commit, and of the norms before it. Gradients must be there; they are put back."""

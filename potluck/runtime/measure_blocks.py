@@ -109,9 +109,9 @@ class _Session:
             rows=rows, forward_s=forward_s, backward_s=backward_s, kept_bytes=kept, working_bytes=working
         )
         if block not in self.found.updates and bench.runner.trainable:
-            once = bench.update_s()
-            more = 0 if once > slot_s / 10 else _UPDATES - 1
-            self.found.updates[block] = statistics.median([once, *(bench.update_s() for _ in range(more))])
+            first = bench.update_s()  # it also makes the optimizer's state
+            samples = [first] if first > slot_s else [bench.update_s() for _ in range(_UPDATES)]
+            self.found.updates[block] = statistics.median(samples)
 
     def _open(self, block: int) -> Bench:
         """The bench of a block; only one is held at a time."""
@@ -132,9 +132,10 @@ class _Session:
         if bench.chunk_size(step_s) > 1:
             step_s = sum(bench.chunk(rows, 1))
         count = bench.chunk_size(step_s)
+        calls = 1 if self._rig.sweep_s else _CALLS  # sweeping takes its time
         samples: list[Pair] = []
         while not samples or (time.monotonic() < until and len(samples) < _ENOUGH):
-            call = self._empty.chunk(_CALL_ROWS, max(count, _CALLS)) if self._empty is not None else (0.0, 0.0)
+            call = (0.0, 0.0) if self._empty is None else self._empty.chunk(_CALL_ROWS, max(count, calls))
             self.found.calls.append(call)
             forward_s, backward_s = bench.chunk(rows, count)
             samples.append((forward_s - call[0], backward_s - call[1]))

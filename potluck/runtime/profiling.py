@@ -36,7 +36,7 @@ class ProfileSettings:
     """How long to measure, and what to do with it."""
 
     seconds: float = 15.0  # each device, on its blocks
-    network_seconds: float = 8.0  # on all links together
+    network_seconds: float | None = None  # on all links together; None: half of that
     store: Store | None = None  # where profiles from before are, and new ones are kept
     fresh: bool = False  # take nothing from there
     timeout_s: float = 300.0  # longest wait for a device beyond that
@@ -105,6 +105,7 @@ class _Profiling:
             rows=self._rows,
             sizes=tuple(float(b.weight_bytes + b.stash_bytes + 1) for b in facts.blocks),
             optimizer=self._prepared.optimizer,
+            touched_bytes=sum(2 * b.weight_bytes + b.stash_bytes * self._rows[0] for b in facts.blocks),
             budget_s=budget_s,
             again=again,
         )
@@ -175,10 +176,11 @@ class _Profiling:
             live.roster.send(device, Meet(term=term, peers={n: a for n, a in peers.items() if n != device}))
         live.link.adopt(term, {n: a for n, a in peers.items() if n != COORDINATOR})
         rounds = pair_rounds(self._devices)
+        seconds = self._settings.network_seconds or self._settings.seconds / 2
         found: dict[Pair, Probing] = {}
         for number, pairs in enumerate(rounds):
             self._settings.progress("links", number, len(rounds))
-            found |= self._probe_round(pairs, self._settings.network_seconds / len(rounds))
+            found |= self._probe_round(pairs, seconds / len(rounds))
         self._settings.progress("links", len(rounds), len(rounds))
         return found
 
