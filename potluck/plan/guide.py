@@ -16,7 +16,7 @@ import numpy as np
 from potluck.plan.cost import CostModel
 from potluck.plan.tables import Array, DeviceTables
 
-LIMITS = 10  # rungs of the ladder
+LIMITS = 14  # rungs of the ladder
 _NEAR = np.array([0.85, 0.93, 1.0, 1.1])
 _NEVER = np.inf
 
@@ -57,12 +57,30 @@ class Guide:
         self._back = np.array([float(c[1]) for c in cost.stations.cuts]) * cost.rows
         edge = self._out + self._back
         self._at_edges = edge[:, None] + edge[None, :]
+        self._buffers = _differences(_prefix([2.0 * b.buffer_bytes for b in cost.facts.blocks]))
+        self._fed = np.array(
+            [
+                [float(cost.rows * cost.stations.edges.fed((i, j))) for j in range(self.blocks + 1)]
+                for i in range(self.blocks + 1)
+            ]
+        )
         exclusive = _prefix([float(b.exclusive) for b in cost.facts.blocks])
         self._shareable = _differences(exclusive) == 0
         self._possible = np.tri(self.blocks + 1, k=-1, dtype=bool).T
 
-    def guesses(self, groups: Sequence[tuple[str, ...]], near_s: float | None = None) -> list[Guess]:
-        """The best cuts for each limit (all of them, or a few near one), best first, without repetition."""
+    def guesses(
+        self,
+        groups: Sequence[tuple[str, ...]],
+        near_s: float | None = None,
+        *,
+        recompute: bool = False,
+        margin: float = 0.0,
+    ) -> list[Guess]:
+        """The best cuts for each limit (all of them, or a few near one), best first, without repetition.
+
+        Members of a group are taken to share what is in flight, which is kind to them (the cost model is strict), and
+        with `recompute` a stage keeps one micro-batch. `margin` asks for more room than the depths need.
+        """
         m, spans = self.cost.micro_batches, [self.spans(g) for g in groups]
         wires = [self._wires(a, b) for a, b in itertools.pairwise(groups)]
         limits = self._ladder(spans, wires) if near_s is None else near_s * _NEAR
@@ -70,7 +88,8 @@ class Guide:
         passage[:, self.blocks] = 0.0
         total, chosen = passage.copy(), []
         for p in reversed(range(len(groups))):
-            passage, total, choice = self._stage(groups, p, spans[p], wires, limits, passage, total)
+            flying = margin + (1.0 if recompute else (len(groups) - p) / len(groups[p]))
+            passage, total, choice = self._stage(p, flying, spans[p], wires, limits, passage, total)
             chosen.append(choice)
         chosen.reverse()
         found: dict[tuple[int, ...], Guess] = {}
@@ -99,12 +118,10 @@ class Guide:
         return max([*stages, *(float(load[cut]) for (_, _, load), cut in zip(wires, cuts, strict=False))])
 
     def _stage(
-        self, groups: Sequence[tuple[str, ...]], p: int, spans: Spans, wires: list[tuple[Array, Array, Array]],
+        self, p: int, flying: float, spans: Spans, wires: list[tuple[Array, Array, Array]],
         limits: Array, passage: Array, total: Array,
     ) -> tuple[Array, Array, Array]:  # fmt: skip
         """One stage more in front: for each limit and first block, passage, total with sums, and where it ends."""
-        depth = len(groups) - p
-        flying = min(depth if len(groups[p]) == 1 else -(-depth // len(groups[p])) + 1, depth)
         fits = spans.fixed_bytes + flying * spans.kept_bytes <= 0
         step = np.where(fits & self._possible, spans.step_s, _NEVER)
         ahead = spans.forward_s
@@ -178,11 +195,13 @@ class Guide:
         copied = rows * self._at_edges / rows / profile.copy_bytes_s if profile.copy_bytes_s else 0.0
         forward = _differences(member.forward(rows)) + profile.message_s
         step = forward + _differences(member.backward(rows)) + profile.message_s + copied
+        kept = _differences(member.kept(rows))
         if member.memory_bytes:
-            fixed = self._held + 2 * self._at_edges - member.memory_bytes
+            working = _highest(np.array([float(member.working_bytes((i, i + 1), rows)) for i in range(self.blocks)]))
+            sending = np.maximum(0.0, self._held - self._buffers - 2 * self._size - kept - working)
+            fixed = self._held + working + sending + 2 * (self._at_edges + self._fed) - member.memory_bytes
         else:
             fixed = np.full_like(step, -np.inf)
-        kept = _differences(member.kept(rows))
         return Spans(forward, step, step, np.zeros_like(step), fixed, kept)
 
     def _reduce(self, members: Sequence[DeviceTables]) -> Array:
@@ -197,6 +216,14 @@ class Guide:
 def _impossible(blocks: int) -> Spans:
     never = np.full((blocks + 1, blocks + 1), _NEVER)
     return Spans(never, never, never, never, never, never)
+
+
+def _highest(values: Array) -> Array:
+    """[i, j] → the highest of [i, j), 0 of nothing."""
+    found = np.zeros((len(values) + 1, len(values) + 1))
+    for i in range(len(values)):
+        found[i, i + 1 :] = np.maximum.accumulate(values[i:])
+    return found
 
 
 def _prefix(values: Sequence[float]) -> Array:

@@ -13,18 +13,22 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice, pairwise
 
+import numpy as np
+
 from potluck.errors import PlanError
 from potluck.plan.bound import lower_bound_s
 from potluck.plan.cost import CostModel, Line, Shape
 from potluck.plan.events import simulate
-from potluck.plan.guide import Guide
+from potluck.plan.guide import Guess, Guide
 from potluck.plan.sequences import Groups, all_sequences, neighbours, shuffled, starts
 from potluck.plan.tables import Tables
 from potluck.types import ModelFacts, Plan, Profile
 
 EXHAUSTIVE_DEVICES = 4  # up to here every sequence of groups is tried
+_WORTH_POLISHING = 1.2
 _WORTH_A_LOOK = 1.12  # guesses within this factor of the best are judged by the cost model
 _STARTS = 6
+_MEMORY_TRIES = ((False, 0.0), (False, 1.0), (False, 2.0), (True, 0.0), (True, 1.0))  # recompute, margin
 _POOL = 12  # plans that are polished and simulated
 _SEARCHING, _POLISHING = 0.6, 0.8  # of the time given; the rest is for the simulation
 
@@ -86,15 +90,17 @@ def find_plan(
 class Search:
     """The search for one micro-batch size."""
 
-    def __init__(self, cost: CostModel, seed: int, deadline: float, end: float = float("inf")) -> None:
+    def __init__(
+        self, cost: CostModel, seed: int, deadline: float, end: float = float("inf"), *, recompute: bool = True
+    ) -> None:
         self.cost, self.guide = cost, Guide(cost)
-        self._seed, self._deadline, self._end = seed, deadline, end
+        self._seed, self._deadline, self._end, self._recompute = seed, deadline, end, recompute
         self._devices = tuple(cost.tables.devices)
         self._few = len(self._devices) <= EXHAUSTIVE_DEVICES
         self._seen: dict[Groups, float] = {}
         self._slowest: dict[Groups, float] = {}
         self._pool: dict[Shape, tuple[float, Line]] = {}
-        self._best_guess = float("inf")
+        self._best_guess = self._best = float("inf")
         self.tried = 0
 
     def run(self) -> list[tuple[float, Plan]]:
@@ -145,19 +151,43 @@ class Search:
 
     def _try(self, groups: Groups, near_s: float | None = None) -> float:
         """Judges a sequence of groups: the seconds of its best plan, infinite if none fits."""
-        guesses = self.guide.guesses(groups, near_s)
         best = float("inf")
-        if guesses:
-            self._best_guess = min(self._best_guess, guesses[0].seconds)
-            self._slowest[groups] = guesses[0].slowest_s
-            near = [g for g in guesses if g.seconds <= guesses[0].seconds * _WORTH_A_LOOK]
-            if guesses[0].seconds <= self._best_guess * _WORTH_A_LOOK or self._few:
-                shapes = [s for g in near[: None if self._few else 2] for s in self._shapes(groups, g.cuts)]
-                best = self._judge(shapes)
-            else:
-                best = guesses[0].seconds * _WORTH_A_LOOK
+        for recompute, margin in _MEMORY_TRIES if self._recompute else _MEMORY_TRIES[:3]:
+            guesses = self.guide.guesses(groups, near_s, recompute=recompute, margin=margin)
+            best = self._look(groups, guesses) if guesses else best
+            if np.isfinite(best):
+                break
+        if self._few:
+            best = self._polish_near(best)
         self._seen[groups] = best
         return best
+
+    def _look(self, groups: Groups, guesses: Sequence[Guess]) -> float:
+        """Judges the best of some guesses, if they are worth it: infinite if none fits."""
+        self._best_guess = min(self._best_guess, guesses[0].seconds)
+        self._slowest[groups] = guesses[0].slowest_s
+        if guesses[0].seconds > self._best_guess * _WORTH_A_LOOK and not self._few:
+            return guesses[0].seconds * _WORTH_A_LOOK
+        near = [g for g in guesses if g.seconds <= guesses[0].seconds * _WORTH_A_LOOK]
+        best = self._judge([s for g in near[: None if self._few else 2] for s in self._shapes(groups, g.cuts)])
+        if np.isinf(best):
+            best = self._judge([s for g in guesses for s in self._shapes(groups, g.cuts)])
+        return best
+
+    def _polish_near(self, seconds: float) -> float:
+        """Looks around a plan just judged, if it is among the good ones."""
+        if np.isfinite(seconds) and seconds <= self._best * _WORTH_POLISHING:
+            shape = next(shape for shape, (s, _) in reversed(self._pool.items()) if s == seconds)
+            return min(seconds, self._judge(self._around(shape)))
+        return seconds
+
+    def _around(self, shape: Shape) -> Iterable[Shape]:
+        """Everything one step away; shifted cuts also with the depths that suit them."""
+        groups = tuple(devices for _, devices in shape.stages)
+        for ends in _shifted([stop for (_, stop), _ in shape.stages]):
+            yield Shape(tuple(zip(_ranges(ends), groups, strict=True)), shape.depths, shape.recompute)
+            yield from self._shapes(groups, ends)
+        yield from _other_depths(shape)
 
     def _shapes(self, groups: Groups, cuts: Sequence[int]) -> Iterable[Shape]:
         """The cuts with the depths that memory allows: deepest, shallowest; recomputing if nothing else fits."""
@@ -165,12 +195,15 @@ class Search:
         shallow = Shape.of(stages, range(len(stages), 0, -1))
         deep = self._deepest(stages, shallow.recompute)
         if deep is None:
-            again = self._recomputing(stages)
+            again = self._recomputing(stages) if self._recompute else None
             if again is not None:
-                yield again
+                yield from self._fitting(again)
             return
         yield from self._fitting(deep)
-        if deep != shallow and self._few:
+        count = len(stages)
+        gentle = tuple(min(k, count - p + 1) for p, k in enumerate(deep.depths))  # one more than the shallowest
+        yield Shape(stages, gentle, deep.recompute)
+        if self._few:
             yield shallow
 
     def _fitting(self, shape: Shape) -> Iterable[Shape]:
@@ -187,11 +220,11 @@ class Search:
     def _deepest(
         self, stages: tuple[tuple[tuple[int, int], tuple[str, ...]], ...], again: tuple[bool, ...]
     ) -> Shape | None:
-        """Every stage as deep as its memory allows, never deeper than the one before."""
+        """Every stage as deep as its memory allows, but less deep than the one before: equals starve each other."""
         depths: list[int] = []
         count = len(stages)
         for p, (blocks, devices) in enumerate(stages):
-            most = min(2 * (count - p) - 1, depths[-1] if depths else 2 * count)
+            most = min(2 * (count - p) - 1, depths[-1] - 1 if depths else 2 * count)
             fitting = [
                 k for k in range(most, count - p - 1, -1) if self.cost.stations.best(blocks, devices, k, again[p])
             ]
@@ -222,6 +255,7 @@ class Search:
             self.tried += len(fresh)
             for (shape, line), seconds in zip(fresh, self.cost.seconds([line for _, line in fresh]), strict=True):
                 self._pool[shape] = (float(seconds), line)
+                self._best = min(self._best, float(seconds))
                 best = min(best, float(seconds))
         if len(self._pool) > 4000:
             keep = sorted(self._pool.items(), key=lambda item: item[1][0])[:200]
@@ -235,7 +269,7 @@ class Search:
             ranked = ranked[: _POOL if self._few else 4]
             before = self._pool[ranked[0]][0] if ranked else 0.0
             for shape in ranked:
-                for near in _batched(_near(shape, len(self.cost.facts.blocks)), 32):
+                for near in _batched(self._around(shape), 32):
                     if time.monotonic() > self._end:
                         return
                     self._judge(near)
@@ -250,17 +284,19 @@ def _batched(shapes: Iterable[Shape], size: int) -> Iterator[list[Shape]]:
         yield part
 
 
-def _near(shape: Shape, blocks: int) -> Iterable[Shape]:
-    """The shape with one cut shifted, one depth changed, or one recomputation toggled."""
-    ends = [stop for (_, stop), _ in shape.stages]
-    groups = [devices for _, devices in shape.stages]
+def _shifted(ends: Sequence[int]) -> Iterable[list[int]]:
+    """The cuts with one of them shifted a little."""
     for p in range(len(ends) - 1):
         for shift in (-2, -1, 1, 2):
             moved = [*ends]
             moved[p] += shift
-            if all(a < b for a, b in zip([0, *moved], moved, strict=False)) and moved[-1] == blocks:
-                yield Shape(tuple(zip(_ranges(moved), groups, strict=True)), shape.depths, shape.recompute)
-    count = len(ends)
+            if all(a < b for a, b in pairwise([0, *moved])):
+                yield moved
+
+
+def _other_depths(shape: Shape) -> Iterable[Shape]:
+    """The shape with one depth changed, or without one recomputation."""
+    count = len(shape.depths)
     for p in range(count):
         for depth in range(count - p, 2 * (count - p)):
             depths = (*shape.depths[:p], depth, *shape.depths[p + 1 :])
