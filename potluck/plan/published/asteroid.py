@@ -29,7 +29,7 @@ def asteroid(facts: ModelFacts, profile: Profile, micro_batch_size: int, micro_b
     """The plan of Algorithm 2; PlanError if none fits the memory."""
     borders = coarse_borders(facts, profile, micro_batch_size, micro_batches)
     search = Search(Ground(facts, profile, micro_batch_size, micro_batches, borders))
-    stages = search.best()
+    stages, _ = search.best()
     return Plan(micro_batch_size=micro_batch_size, micro_batches=micro_batches, stages=stages)
 
 
@@ -100,15 +100,15 @@ class Search:
         self._heads: dict[tuple[int, int], _Heads] = {}
         self._between: dict[int, Array] = {}
 
-    def best(self) -> tuple[Stage, ...]:
-        """The stages of the best plan: on all devices, or where that cannot be on the first of them."""
+    def best(self) -> tuple[tuple[Stage, ...], float]:
+        """The stages of the best plan and its latency: on all devices, or where that cannot be on the first of them."""
         for everybody, most in ((True, MOST_STAGES), (False, MOST_STAGES), (False, len(self.g.devices))):
             layers = [self._last_stages(everybody)]
             for p in range(2, min(len(self.g.borders) - 1, len(self.g.devices), most) + 1):
                 layers.append(self._longer(layers[-1], p))
             seconds = [t.dominant[0, 0] + t.ending[0, 0] for t in layers]
             if np.isfinite(min(seconds)):
-                return self._walk(layers, int(np.argmin(seconds)))
+                return self._walk(layers, int(np.argmin(seconds))), float(min(seconds))
         raise PlanError(
             "plan: asteroid: nothing fits the devices' memory; give them more, or use smaller micro-batches"
         )

@@ -23,7 +23,7 @@ from potluck.types import ModelFacts, Plan, Profile
 def dapple(facts: ModelFacts, profile: Profile, micro_batch_size: int, micro_batches: int) -> Plan:
     """The plan whose warm-up, steady phase and ending are shortest, on as many devices as can be used."""
     seen = Uniform(facts, profile, micro_batch_size, micro_batches)
-    runs = best_runs(seen)
+    runs, _ = best_runs(seen)
     return equal_plan(in_order(runs, seen.devices), facts, micro_batch_size, micro_batches, sharing="samples")
 
 
@@ -135,8 +135,8 @@ class _Tail:
         )
 
 
-def best_runs(seen: Uniform) -> list[tuple[int, int, int]]:
-    """(start, stop, devices) of each stage. As published: of every tail of the model on n devices the best is kept."""
+def best_runs(seen: Uniform) -> tuple[list[tuple[int, int, int]], float]:
+    """(start, stop, devices) of each stage, and seconds. As published: of every tail on n devices the best is kept."""
     costs, count, devices = Costs(seen), seen.count, len(seen.devices)
     tails: list[_Tail] = [_Tail.none(devices)] * (count + 1)
     choices = np.zeros((count + 1, devices + 1, 2), dtype=int)
@@ -151,12 +151,12 @@ def best_runs(seen: Uniform) -> list[tuple[int, int, int]]:
             tails[i] = tails[i].replaced(better, tail)
             choices[i, better] = np.stack([np.full_like(members, j), members], axis=1)[better]
     used = max(m for m in range(1, devices + 1) if np.isfinite(best[m]))
-    runs, i = [], 0
+    runs, i, seconds = [], 0, float(best[used])
     while i < count:
         j, group = (int(x) for x in choices[i, used])
         runs.append((i, j, group))
         i, used = j, used - group
-    return runs
+    return runs, seconds
 
 
 def _with_head(costs: Costs, i: int, j: int, tail: _Tail) -> tuple[Array, NDArray[np.intp], _Tail]:

@@ -13,8 +13,10 @@ from potluck.plan.baselines import PLANNERS
 from potluck.plan.edges import Edges
 from potluck.plan.events import simulate
 from potluck.plan.groups import busy_depths, proportional_shares, stage_by
+from potluck.plan.memory import peak_bytes
 from potluck.plan.published import asteroid, dapple
 from potluck.plan.published.asteroid_costs import Ground, allocate
+from potluck.plan.published.uniform import Uniform
 from potluck.plan.tables import Tables
 from potluck.plan.validate import validate
 from potluck.types import DeviceSpec, Fleet, ModelFacts, Plan, Profile
@@ -171,6 +173,9 @@ def test_dapple_comes_to_the_best_of_its_latencies(weight: float) -> None:
         seen = Mean(facts, profile)
         found = runs_of(PLANNERS["dapple"](facts, profile, ROWS, MICRO_BATCHES))
         seconds = dapple.latency_s(dapple_steps(seen, found), MICRO_BATCHES)
+        runs, said = dapple.best_runs(Uniform(facts, profile, ROWS, MICRO_BATCHES))
+        assert runs == list(found)
+        assert said == pytest.approx(seconds)
         possible = [
             dapple.latency_s(dapple_steps(seen, runs), MICRO_BATCHES)
             for runs in all_runs(6, 4)
@@ -285,6 +290,9 @@ def test_asteroid_comes_to_the_best_of_its_latencies_for_its_order_of_devices(we
         best = min(seconds(runs) for runs in all_runs(6, 4))
         found = asteroid.latency_s(asteroid_steps(facts, profile, plan), MICRO_BATCHES)
         assert found == pytest.approx(seconds(runs_of(plan)))
+        stages, said = search.best()
+        assert stages == plan.stages
+        assert said == pytest.approx(found)
         ratios.append(found / best)
     assert min(ratios) == pytest.approx(1.0)
     assert np.mean(ratios) < 1.01
@@ -299,6 +307,22 @@ def test_asteroid_sorts_devices_by_memory_and_honours_it() -> None:
     validate(plan, facts, Fleet(devices=tuple(d.device for d in profile.devices)))
     with pytest.raises(PlanError, match="nothing fits"):
         PLANNERS["asteroid"](facts, a_profile(3, facts, [1.0] * 4, memory=[500_000] * 4), ROWS, MICRO_BATCHES)
+
+
+def test_plans_of_asteroid_fit_as_the_memory_model_has_it() -> None:
+    tight = 0
+    for seed in range(40):
+        facts = a_model(seed, 6, weight=2e5, coupled=(2,) if seed % 3 == 0 else ())
+        memory = [int(m) for m in np.random.default_rng(seed).integers(4_000_000, 9_000_000, 4)]
+        profile = a_profile(seed, facts, [1.0, 0.5, 1.0, 0.25], memory=memory)
+        try:
+            plan = PLANNERS["asteroid"](facts, profile, ROWS, MICRO_BATCHES)
+        except PlanError:
+            continue
+        uses = peak_bytes(plan, facts, tables=Tables(profile))
+        assert all(uses[f"d{i}"].total <= memory[i] for i in range(4) if f"d{i}" in uses)
+        tight += max(uses[f"d{i}"].total / memory[i] for i in range(4) if f"d{i}" in uses) > 0.85
+    assert tight > 5
 
 
 def test_shares_of_algorithm_1_add_up_keep_caps_and_cannot_be_improved_by_one_move() -> None:
