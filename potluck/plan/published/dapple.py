@@ -151,12 +151,12 @@ def best_runs(seen: Uniform) -> tuple[list[tuple[int, int, int]], float]:
             tails[i] = tails[i].replaced(better, tail)
             choices[i, better] = np.stack([np.full_like(members, j), members], axis=1)[better]
     used = max(m for m in range(1, devices + 1) if np.isfinite(best[m]))
-    runs, i, seconds = [], 0, float(best[used])
+    runs, i, whole_s = [], 0, float(best[used])
     while i < count:
         j, group = (int(x) for x in choices[i, used])
         runs.append((i, j, group))
         i, used = j, used - group
-    return runs, seconds
+    return runs, whole_s
 
 
 def _with_head(costs: Costs, i: int, j: int, tail: _Tail) -> tuple[Array, NDArray[np.intp], _Tail]:
