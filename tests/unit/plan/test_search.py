@@ -1,0 +1,168 @@
+"""What every plan that is found promises, on random models and fleets."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from benchmarks.exhaustive import best_of_all
+from benchmarks.planner_instances import instance
+from potluck.errors import PlanError
+from potluck.plan.bound import lower_bound_s
+from potluck.plan.cost import CostModel
+from potluck.plan.events import simulate
+from potluck.plan.memory import peak_bytes
+from potluck.plan.search import Found, find_plan
+from potluck.plan.tables import Tables
+from potluck.plan.validate import validate
+from potluck.types import Fleet, ModelFacts, Plan, Profile
+
+SIZES = [(8, 6)]
+seeds = st.integers(0, 10_000)
+few = settings(max_examples=12, deadline=None)
+
+
+def find(facts: ModelFacts, profile: Profile) -> Found | None:
+    try:
+        return find_plan(facts, profile, SIZES, seconds=20.0)
+    except PlanError:
+        return None
+
+
+def scaled(profile: Profile, device: int, factor: float) -> Profile:
+    """One device slower by a factor."""
+    old = profile.devices[device]
+    blocks = tuple(
+        replace(
+            block,
+            timings=tuple(
+                replace(t, forward_s=t.forward_s * factor, backward_s=t.backward_s * factor) for t in block.timings
+            ),
+        )
+        for block in old.blocks
+    )
+    devices = [*profile.devices]
+    devices[device] = replace(old, blocks=blocks)
+    return replace(profile, devices=tuple(devices))
+
+
+def wider(profile: Profile, factor: float) -> Profile:
+    """Every link carries more by a factor."""
+    links = tuple(
+        replace(link, bandwidth_bytes_s=None if link.bandwidth_bytes_s is None else link.bandwidth_bytes_s * factor)
+        for link in profile.links
+    )
+    return replace(profile, links=links)
+
+
+@few
+@given(seeds, st.integers(1, 4), st.integers(1, 6))
+def test_every_plan_found_is_valid_and_honours_memory(seed: int, devices: int, blocks: int) -> None:
+    facts, profile = instance(seed, devices, blocks)
+    found = find(facts, profile)
+    if found is not None:
+        validate(found.plan, facts, Fleet(devices=tuple(replace(d.device, memory_bytes=0) for d in profile.devices)))
+        limits = {d.device.name: d.device.memory_bytes for d in profile.devices}
+        for name, use in peak_bytes(found.plan, facts, tables=Tables(profile)).items():
+            assert use.total <= limits[name]
+
+
+@few
+@given(seeds, st.integers(1, 4), st.integers(2, 6))
+def test_nothing_is_faster_than_the_bound(seed: int, devices: int, blocks: int) -> None:
+    facts, profile = instance(seed, devices, blocks, memory=False)
+    cost = CostModel(facts, profile, *SIZES[0])
+    bound = lower_bound_s(cost)
+    best, line = best_of_all(cost)
+    assert line is not None
+    assert bound <= best * (1 + 1e-9)
+    assert bound <= simulate(cost.plan(line), facts, profile).round_s * (1 + 1e-9)
+
+
+def plans(profile: Profile, facts: ModelFacts) -> list[Plan]:
+    """A handful of different plans."""
+    found = find(facts, profile)
+    return [] if found is None else [p for p in (found.plan, found.runner_up) if p is not None]
+
+
+@few
+@given(seeds, st.integers(2, 4), st.integers(3, 6), st.floats(1.1, 4.0))
+def test_more_bandwidth_or_a_faster_device_never_slows_a_plan_down(
+    seed: int, devices: int, blocks: int, factor: float
+) -> None:
+    facts, profile = instance(seed, devices, blocks)
+    for plan in plans(profile, facts):
+        before = simulate(plan, facts, profile).round_s
+        assert simulate(plan, facts, wider(profile, factor)).round_s <= before * (1 + 1e-9)
+        for device in range(devices):
+            assert simulate(plan, facts, scaled(profile, device, 1 / factor)).round_s <= before * (1 + 1e-9)
+
+
+@settings(max_examples=5, deadline=None)
+@given(seeds, st.integers(2, 4), st.integers(3, 5), st.floats(1.1, 4.0))
+def test_more_bandwidth_or_a_faster_device_slows_the_best_plan_by_five_percent_at_most(
+    seed: int, devices: int, blocks: int, factor: float
+) -> None:
+    facts, profile = instance(seed, devices, blocks)
+    before = find(facts, profile)
+    if before is None:
+        return
+    for better in (wider(profile, factor), scaled(profile, 0, 1 / factor)):
+        after = find(facts, better)
+        assert after is not None
+        assert after.round_s <= before.round_s * 1.05
+
+
+@few
+@given(seeds, st.integers(1, 3), st.integers(2, 5))
+def test_few_devices_get_nearly_the_best_plan_of_all(seed: int, devices: int, blocks: int) -> None:
+    facts, profile = instance(seed, devices, blocks)
+    cost = CostModel(facts, profile, *SIZES[0])
+    best, _ = best_of_all(cost)
+    found = find(facts, profile)
+    if best < float("inf"):
+        assert found is not None
+        assert found.cost_s <= best * 1.05
+
+
+def test_a_device_that_only_slows_the_rest_is_left_out_and_named() -> None:
+    facts, profile = instance(3, 3, 5, memory=False)
+    found = find(facts, scaled(profile, 1, 200.0))
+    assert found is not None
+    assert "d1" not in found.plan.devices
+    assert [name for name, _ in found.left_out] == ["d1"]
+
+
+def test_short_memory_is_met_by_recomputing() -> None:
+    facts, profile = instance(5, 2, 4, memory=False)
+    roomy = find(facts, profile)
+    assert roomy is not None
+    most = max(use.total for use in peak_bytes(roomy.plan, facts, tables=Tables(profile)).values())
+    tight = [find(facts, limited(profile, most * percent // 100)) for percent in range(96, 20, -4)]
+    fitting = [found for found in tight if found is not None]
+    assert any(stage.recompute for found in fitting for stage in found.plan.stages)
+    assert None in tight, "the limits do not go down to where nothing fits"
+
+
+def limited(profile: Profile, memory_bytes: int) -> Profile:
+    """Every device with so much memory."""
+    devices = (replace(d, device=replace(d.device, memory_bytes=memory_bytes)) for d in profile.devices)
+    return replace(profile, devices=tuple(devices))
+
+
+def test_when_nothing_fits_it_says_so() -> None:
+    facts, profile = instance(5, 2, 4, memory=False)
+    with pytest.raises(PlanError, match="fit"):
+        find_plan(facts, limited(profile, 1000), SIZES)
+
+
+def test_the_search_keeps_its_time_and_depths_fall_along_the_pipeline() -> None:
+    facts, profile = instance(1, 8, 20)
+    found = find_plan(facts, profile, [(8, 16)], seconds=1.0)
+    assert found.seconds < 10.0  # not a timing: only that it ends
+    depths = [found.plan.depth(p) for p in range(len(found.plan.stages))]
+    assert all(a >= b for a, b in pairwise(depths))
