@@ -17,7 +17,6 @@ from potluck.runtime.stage import Rows, StageRunner, StageState
 from potluck.runtime.throttle import Throttle
 
 _CHUNK_S = 0.01  # a sample lasts so long: a period of a CPU quota, and sleeps of emulated devices that are exact
-_MOST_SWEPT_BYTES = 32 * 2**20  # more than the caches of small devices, and a few milliseconds on any
 
 
 @dataclass(frozen=True)
@@ -30,23 +29,6 @@ class Rig:
     samples: Mapping[str, torch.Tensor]  # a few rows of every feed
     device: torch.device
     speed: float
-    rest: torch.Tensor | None = None  # as much memory as the rest of the model touches between two runs of a block
-    sweep_s: float = 0.0
-
-    def beside(self, touched_bytes: int) -> Rig:
-        """The rig for blocks of a model that touches so much memory; on a GPU, whose time goes elsewhere, the same."""
-        if self.device.type != "cpu":
-            return self
-        rest = torch.zeros(min(touched_bytes, _MOST_SWEPT_BYTES) // 4)
-        rest.sum()
-        started = time.perf_counter()
-        rest.sum()
-        return replace(self, rest=rest, sweep_s=time.perf_counter() - started)
-
-    def sweep(self) -> None:
-        """Leaves the processor's caches as the rest of the model would: a block alone would find its weights there."""
-        if self.rest is not None:
-            self.rest.sum()
 
     def piece(self, block: int) -> Piece:
         return self.carvers[0].piece(*self.programs.train.block_range(block, block + 1))
@@ -119,10 +101,8 @@ class Bench:
         with Throttle(rig.speed):
             began = time.perf_counter()
             for _ in range(count):
-                rig.sweep()
                 with forward:
                     runner.forward(where, feeds, received, 1.0)
-                rig.sweep()
                 with backward:
                     runner.backward(0, seeds)
             rig.wait()
@@ -133,7 +113,7 @@ class Bench:
 
     def chunk_size(self, step_s: float) -> int:
         """How many steps of this length make a chunk."""
-        return max(1, min(100, round(_CHUNK_S / max(step_s + 2 * self._rig.sweep_s, 1e-6))))
+        return max(1, min(100, round(_CHUNK_S / max(step_s, 1e-6))))
 
     def update_s(self) -> float:
         """Seconds of a commit, and of the norms before it. Gradients must be there; they are put back."""

@@ -132,10 +132,9 @@ class _Session:
         if bench.chunk_size(step_s) > 1:
             step_s = sum(bench.chunk(rows, 1))
         count = bench.chunk_size(step_s)
-        calls = 1 if self._rig.sweep_s else _CALLS  # sweeping takes its time
         samples: list[Pair] = []
         while not samples or (time.monotonic() < until and len(samples) < _ENOUGH):
-            call = (0.0, 0.0) if self._empty is None else self._empty.chunk(_CALL_ROWS, max(count, calls))
+            call = (0.0, 0.0) if self._empty is None else self._empty.chunk(_CALL_ROWS, max(count, _CALLS))
             self.found.calls.append(call)
             forward_s, backward_s = bench.chunk(rows, count)
             samples.append((forward_s - call[0], backward_s - call[1]))

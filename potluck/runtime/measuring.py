@@ -78,7 +78,6 @@ class Surveyor:
         samples = load(self._client.fetch(order.samples, welcome.timeout_s))
         carvers = (Carver(programs.train), Carver(programs.eval))
         rig = Rig(programs, carvers, order.optimizer, samples, self._device, self._spec.speed)
-        rig = rig.beside(order.touched_bytes)
         if order.again is not None:
             return Measured(again=retime(rig, order.again, order.rows[0], order.budget_s))
         message_s, copy_bytes_s = message_cost(welcome.carrier, self._device, order.budget_s * _MESSAGES_PART)

@@ -105,7 +105,6 @@ class _Profiling:
             rows=self._rows,
             sizes=tuple(float(b.weight_bytes + b.stash_bytes + 1) for b in facts.blocks),
             optimizer=self._prepared.optimizer,
-            touched_bytes=sum(2 * b.weight_bytes + b.stash_bytes * self._rows[0] for b in facts.blocks),
             budget_s=budget_s,
             again=again,
         )

@@ -140,7 +140,6 @@ class Measure(Message, frozen=True, kw_only=True, tag="measure"):
     rows: tuple[int, ...]  # most important first
     sizes: tuple[float, ...]  # of the blocks: the largest are measured first
     optimizer: Optimizer
-    touched_bytes: int  # by a forward and backward of the whole model
     budget_s: float
     again: int | None = None  # only this block, at the first row count
 
