@@ -214,6 +214,7 @@ class BlockProfile(Value, frozen=True, kw_only=True):
 
     timings: tuple[Timing, ...]  # by rows, ascending
     update_s: float = 0.0  # its part of the optimizer step
+    resident: float = 1.0  # bytes a process takes for each byte its tensors need: code, scratch space, holes
 
 
 class DeviceProfile(Value, frozen=True, kw_only=True):

@@ -55,6 +55,8 @@ class _Bound:
         devices = cost.tables.devices.items()
         self.step = {d: _differences(_least(t, cost.rows, forward=False)) for d, t in devices}
         self.forward = {d: _differences(_least(t, cost.rows, forward=True)) for d, t in devices}
+        self.alone = {d: _differences(t.forward(cost.rows) + t.backward(cost.rows)) for d, t in devices}
+        self.alone_forward = {d: _differences(t.forward(cost.rows)) for d, t in devices}
         self.update = {d: _differences(t.update) for d, t in devices}
         self.out = np.array([float(c[0]) for c in cost.stations.cuts]) * cost.rows
         self.back = np.array([float(c[1]) for c in cost.stations.cuts]) * cost.rows
@@ -117,8 +119,9 @@ class _Bound:
         steps = np.array([self.step[d] for d in group])
         forwards = np.array([self.forward[d] for d in group])
         update = np.array([self.update[d] for d in group]).min(axis=0)
-        if len(group) == 1:
-            return _Figures(steps[0], steps[0], forwards[0], update, np.zeros_like(update))
+        if len(group) == 1:  # nobody to share a micro-batch with
+            step = self.alone[group[0]]
+            return _Figures(step, step, self.alone_forward[group[0]], update, np.zeros_like(update))
         busy = 1.0 / (1.0 / np.maximum(steps, 1e-12)).sum(axis=0)
         ahead = 1.0 / (1.0 / np.maximum(forwards, 1e-12)).sum(axis=0)
         if self.coupled:

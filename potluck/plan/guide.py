@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from potluck.plan.cost import CostModel
+from potluck.plan.memory import LINK_WINDOW_BYTES
 from potluck.plan.tables import Array, DeviceTables
 
 LIMITS = 14  # rungs of the ladder
@@ -198,8 +199,13 @@ class Guide:
         kept = _differences(member.kept(rows))
         if member.memory_bytes:
             working = _highest(np.array([float(member.working_bytes((i, i + 1), rows)) for i in range(self.blocks)]))
-            sending = np.maximum(0.0, self._held - self._buffers - 2 * self._size - kept - working)
-            fixed = self._held + working + sending + 2 * (self._at_edges + self._fed) - member.memory_bytes
+            takes = np.array([[member.resident((i, j)) if j > i else 1.0 for j in range(self.blocks + 1)]
+                              for i in range(self.blocks + 1)])  # fmt: skip
+            held = self._held + working + 2 * (self._at_edges + self._fed)
+            copied = np.minimum(self._held - self._buffers - self._size, LINK_WINDOW_BYTES)
+            between_rounds = held + np.maximum(0.0, copied - self._size - working)
+            fixed = np.where(takes * between_rounds > member.memory_bytes, np.inf, takes * held - member.memory_bytes)
+            kept = takes * kept
         else:
             fixed = np.full_like(step, -np.inf)
         return Spans(forward, step, step, np.zeros_like(step), fixed, kept)

@@ -10,7 +10,6 @@ from potluck.plan.schedule import backlog, in_flight
 from potluck.plan.tables import DeviceTables, Tables
 from potluck.types import Block, ModelFacts, Plan, Stage, Value
 
-
 LINK_WINDOW_BYTES = 64 * 2**20  # as `wire/link.py` has it
 
 
@@ -25,6 +24,7 @@ class MemoryUse(Value, frozen=True):
     communication: int
     working: int = 0
     sending: int = 0
+    slack: int = 0
     snapshots: int = 0
 
     @property
@@ -122,6 +122,8 @@ def stage_bytes(
     - buffers: twice, as a round writes to a copy that is adopted at commit.
     - sending: a checkpoint on its way to the coordinator is a copy of the state, of which the link takes so much at
       once. It happens between rounds, so only what activations and gradients do not leave free counts.
+    - slack: what the process takes beyond that (code and scratch space of kernels, holes between tensors), as a
+      rehearsal on the device showed.
     - communication: tensors that cross into and out of the stage, their gradients, and feeds; of each as many
       micro-batches as may wait between the stages, which is two unless depths differ by more than one.
     """
@@ -134,8 +136,9 @@ def stage_bytes(
     crossing = rows * span.crossing
     gradients = span.trainable + (span.trainable if shared else span.tied)
     activations = crossing * in_flight + kept if recompute else kept * in_flight
+    resident = 1.0 if device is None else device.resident(span.blocks)
     copied = min(span.weights + span.optimizer_slots * span.trainable, LINK_WINDOW_BYTES)
-    return MemoryUse(
+    needed = MemoryUse(
         weights=span.weights,
         gradients=gradients,
         optimizer=span.optimizer_slots * span.trainable,
@@ -145,6 +148,7 @@ def stage_bytes(
         communication=waiting * crossing,
         sending=max(0, copied - gradients - activations - working),
     )
+    return msgspec.structs.replace(needed, slack=int(needed.total * (resident - 1.0)))
 
 
 def state_bytes(facts: ModelFacts, blocks: tuple[int, int]) -> int:

@@ -117,6 +117,11 @@ class _Clocks:
             self._free[holder, self._plans] = start + seconds
         return start
 
+    def free(self) -> Array:
+        """When the only one is free."""
+        free: Array = self._free[0].copy()
+        return free
+
 
 class _Clock:
     """The same for one plan, in plain numbers."""
@@ -130,6 +135,10 @@ class _Clock:
         start = max(self._free[place], ready)
         self._free[place] = start + seconds
         return start
+
+    def free(self) -> float:
+        """As above."""
+        return self._free[0]
 
 
 class _Walk:
@@ -176,8 +185,8 @@ class _Walk:
         elif self.p.medium == "shared":
             start = self.lines[0].occupy(None, ready, occupancy)
         else:
-            other = self.lines[target].occupy(None, ready, self.zero)
-            start = self.lines[source].occupy(None, self.maximum(ready, other), occupancy)
+            both = self.maximum(ready, self.lines[target].free())
+            start = self.lines[source].occupy(None, both, occupancy)
             self.lines[target].occupy(None, start, occupancy)
         return start + occupancy + wire.latency_s[j]
 

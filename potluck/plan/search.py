@@ -91,10 +91,10 @@ class Search:
     """The search for one micro-batch size."""
 
     def __init__(
-        self, cost: CostModel, seed: int, deadline: float, end: float = float("inf"), *, recompute: bool = True
+        self, cost: CostModel, seed: int, deadline: float, end: float = float("inf"), *, plain: bool = False
     ) -> None:
         self.cost, self.guide = cost, Guide(cost)
-        self._seed, self._deadline, self._end, self._recompute = seed, deadline, end, recompute
+        self._seed, self._deadline, self._end, self._plain = seed, deadline, end, plain
         self._devices = tuple(cost.tables.devices)
         self._few = len(self._devices) <= EXHAUSTIVE_DEVICES
         self._seen: dict[Groups, float] = {}
@@ -152,7 +152,7 @@ class Search:
     def _try(self, groups: Groups, near_s: float | None = None) -> float:
         """Judges a sequence of groups: the seconds of its best plan, infinite if none fits."""
         best = float("inf")
-        for recompute, margin in _MEMORY_TRIES if self._recompute else _MEMORY_TRIES[:3]:
+        for recompute, margin in _MEMORY_TRIES[:3] if self._plain else _MEMORY_TRIES:
             guesses = self.guide.guesses(groups, near_s, recompute=recompute, margin=margin)
             best = self._look(groups, guesses) if guesses else best
             if np.isfinite(best):
@@ -187,7 +187,7 @@ class Search:
         for ends in _shifted([stop for (_, stop), _ in shape.stages]):
             yield Shape(tuple(zip(_ranges(ends), groups, strict=True)), shape.depths, shape.recompute)
             yield from self._shapes(groups, ends)
-        yield from _other_depths(shape)
+        yield from _other_depths(shape, [self._most_deep(shape.stages, p) for p in range(len(groups))])
 
     def _shapes(self, groups: Groups, cuts: Sequence[int]) -> Iterable[Shape]:
         """The cuts with the depths that memory allows: deepest, shallowest; recomputing if nothing else fits."""
@@ -195,7 +195,7 @@ class Search:
         shallow = Shape.of(stages, range(len(stages), 0, -1))
         deep = self._deepest(stages, shallow.recompute)
         if deep is None:
-            again = self._recomputing(stages) if self._recompute else None
+            again = None if self._plain else self._recomputing(stages)
             if again is not None:
                 yield from self._fitting(again)
             return
@@ -224,7 +224,7 @@ class Search:
         depths: list[int] = []
         count = len(stages)
         for p, (blocks, devices) in enumerate(stages):
-            most = min(2 * (count - p) - 1, depths[-1] - 1 if depths else 2 * count)
+            most = min(self._most_deep(stages, p), depths[-1] - 1 if depths else self.cost.micro_batches + count)
             fitting = [
                 k for k in range(most, count - p - 1, -1) if self.cost.stations.best(blocks, devices, k, again[p])
             ]
@@ -232,6 +232,12 @@ class Search:
                 return None
             depths.append(fitting[0])
         return Shape(stages, tuple(depths), again)
+
+    def _most_deep(self, stages: Sequence[tuple[tuple[int, int], tuple[str, ...]]], p: int) -> int:
+        """Twice the stages to the end less one, and what keeps further members of groups by turns busy."""
+        usual = 2 * (len(stages) - p) - 1
+        more = sum(len(devices) - 1 for _, devices in stages[p:])
+        return usual if self._plain else max(usual, min(usual + more, self.cost.micro_batches))
 
     def _recomputing(self, stages: tuple[tuple[tuple[int, int], tuple[str, ...]], ...]) -> Shape | None:
         """Recomputation in just those stages that do not fit otherwise."""
@@ -294,11 +300,11 @@ def _shifted(ends: Sequence[int]) -> Iterable[list[int]]:
                 yield moved
 
 
-def _other_depths(shape: Shape) -> Iterable[Shape]:
+def _other_depths(shape: Shape, most: Sequence[int]) -> Iterable[Shape]:
     """The shape with one depth changed, or without one recomputation."""
     count = len(shape.depths)
     for p in range(count):
-        for depth in range(count - p, 2 * (count - p)):
+        for depth in range(count - p, most[p] + 1):
             depths = (*shape.depths[:p], depth, *shape.depths[p + 1 :])
             if depth != shape.depths[p] and all(a >= b for a, b in pairwise(depths)):
                 yield Shape(shape.stages, depths, shape.recompute)

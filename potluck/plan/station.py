@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import NamedTuple
 
 from potluck.plan.edges import Edges
 from potluck.plan.memory import SpanBytes, stage_bytes
@@ -12,6 +13,19 @@ from potluck.plan.schedule import most_in_flight, turns
 from potluck.plan.shares import allocate
 from potluck.plan.tables import DeviceTables, Tables
 from potluck.types import COORDINATOR, Member, ModelFacts, Sharing, Stage
+
+
+class Bytes(NamedTuple):
+    """Memory of one member, whatever the depth."""
+
+    fixed: int
+    kept: int  # for each micro-batch in flight
+    waiting: int  # for each that waits on a link
+    floor: int  # between rounds, while a checkpoint is on its way
+
+    def need(self, flying: int, waiting: int) -> int:
+        """Most bytes with so many micro-batches in flight and waiting."""
+        return max(self.fixed + flying * self.kept, self.floor) + waiting * self.waiting
 
 
 @dataclass(frozen=True)
@@ -26,9 +40,7 @@ class Station:
     reduce_s: float
     update_s: float
     feed_s: float  # the coordinator's line is busy that long for one round
-    fixed_bytes: tuple[int, ...]  # by member: whatever the depth
-    kept_bytes: tuple[int, ...]  # by member: for each micro-batch in flight
-    waiting_bytes: tuple[int, ...]  # by member: for each micro-batch that waits on a link
+    bytes: tuple[Bytes, ...]  # by member
 
     @property
     def busy_s(self) -> float:
@@ -56,7 +68,7 @@ class Stations:
         self.cuts = [*self.edges.at_cuts(), (0, 0)]
         self._crews: dict[tuple[tuple[Member, ...], Sharing], int] = {}
         self._spans: dict[tuple[int, int], SpanBytes] = {}
-        self._sizes: dict[tuple[str, tuple[int, int], int, bool, bool], tuple[int, int, int]] = {}
+        self._sizes: dict[tuple[str, tuple[int, int], int, bool, bool], Bytes] = {}
         self._known: dict[tuple[tuple[int, int], tuple[str, ...], int, bool], Station | None] = {}
 
     def best(
@@ -121,9 +133,7 @@ class Stations:
             reduce_s=self._reduce_s(stage, members),
             update_s=max(t.update[stage.blocks[1]] - t.update[stage.blocks[0]] for t in members),
             feed_s=self._feed_s(stage, rows),
-            fixed_bytes=tuple(s[0] for s in sizes),
-            kept_bytes=tuple(s[1] for s in sizes),
-            waiting_bytes=tuple(s[2] for s in sizes),
+            bytes=tuple(sizes),
         )
 
     def fits(self, station: Station, depth: int, waiting: int) -> bool:
@@ -139,7 +149,7 @@ class Stations:
         stage = station.stage
         shares = tuple(m.share for m in stage.group)
         flying = _in_flight(stage.sharing, shares, place, depth, self.micro_batches)
-        return station.fixed_bytes[place] + flying * station.kept_bytes[place] + waiting * station.waiting_bytes[place]
+        return station.bytes[place].need(flying, waiting)
 
     def _step(self, member: DeviceTables, blocks: tuple[int, int], rows: int, recompute: bool) -> tuple[float, float]:
         """Seconds of one forward and of one backward, with what sending and receiving cost the compute thread."""
@@ -186,10 +196,7 @@ class Stations:
             for m, n, r in zip(stage.group, times, rows, strict=True)
         )
 
-    def _bytes(
-        self, member: DeviceTables, blocks: tuple[int, int], rows: int, shared: bool, recompute: bool
-    ) -> tuple[int, int, int]:
-        """Bytes whatever the depth, for each micro-batch in flight, and for each that waits on a link."""
+    def _bytes(self, member: DeviceTables, blocks: tuple[int, int], rows: int, shared: bool, recompute: bool) -> Bytes:
         key = (member.name, blocks, rows, shared, recompute)
         found = self._sizes.get(key)
         if found is None:
@@ -200,8 +207,14 @@ class Stations:
             one = stage_bytes(
                 span, rows=rows, in_flight=1, shared=shared, waiting=1, recompute=recompute, device=member
             )
-            found = (bare.total, one.activations - bare.activations, one.communication)
-            self._sizes[key] = found
+            takes = member.resident(blocks)
+            fixed = bare.total - bare.slack - bare.sending
+            found = self._sizes[key] = Bytes(
+                fixed=int(takes * fixed),
+                kept=int(takes * (one.activations - bare.activations)),
+                waiting=int(takes * one.communication),
+                floor=int(takes * (fixed + bare.sending)),
+            )
         return found
 
     def _most_rows(self, member: DeviceTables, blocks: tuple[int, int], depth: int, recompute: bool) -> int:
@@ -212,8 +225,7 @@ class Stations:
         low, high = 0, self.rows
         while low < high:  # memory grows with rows
             count = (low + high + 1) // 2
-            bare, kept, waiting = self._bytes(member, blocks, count, True, recompute)
-            fits = bare + flying * kept + 2 * waiting <= member.memory_bytes
+            fits = self._bytes(member, blocks, count, True, recompute).need(flying, 2) <= member.memory_bytes
             low, high = (count, high) if fits else (low, count - 1)
         return low
 
@@ -221,9 +233,9 @@ class Stations:
         """Most micro-batches of a round that keep the member's memory free enough."""
         if not member.memory_bytes:
             return self.micro_batches
-        bare, kept, waiting = self._bytes(member, blocks, self.rows, shared, again)
-        room = member.memory_bytes - bare - 2 * waiting
-        flying = room // kept if kept else depth
+        size = self._bytes(member, blocks, self.rows, shared, again)
+        room = member.memory_bytes - size.fixed - 2 * size.waiting
+        flying = room // size.kept if size.kept else depth
         if flying >= min(depth, self.micro_batches):
             return self.micro_batches
         return max(0, int(flying) * self.micro_batches // depth)

@@ -31,6 +31,7 @@ class DeviceTables:
         }
         self.working = np.array([[_at(b, rows, "working_bytes") for b in profile.blocks] for rows in self.rows])
         self.update = _prefix([block.update_s for block in profile.blocks])
+        self._resident = [block.resident for block in profile.blocks]
         self._cached: dict[tuple[str, int], Array] = {}
 
     def forward(self, rows: int) -> Array:
@@ -57,6 +58,11 @@ class DeviceTables:
         if found is None:
             found = self._cached["working_bytes", rows] = _between(self.rows, self.working, rows)
         return int(found[slice(*blocks)].max(initial=0.0))
+
+    def resident(self, blocks: tuple[int, int]) -> float:
+        """Bytes the process takes for each byte these blocks need, in the mean."""
+        some = self._resident[slice(*blocks)]
+        return sum(some) / max(1, len(some))
 
     def _sums(self, what: str, rows: int) -> Array:
         found = self._cached.get((what, rows))

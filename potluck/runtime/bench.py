@@ -68,7 +68,7 @@ class Bench:
         program = rig.programs.train
         blocks = (0, 0) if block is None else (block, block + 1)
         piece = rig.carvers[0].piece(*program.block_range(*blocks))
-        state = StageState(_weights(program, piece.parameters), _weights(program, piece.buffers))
+        state = StageState(random_weights(program, piece.parameters), random_weights(program, piece.buffers))
         self.runner = StageRunner(rig.programs, blocks, state, rig.optimizer, 0, rig.device, rig.carvers)
         if block is None:
             self.runner.piece = _pass_on(self.runner.piece, rig)
@@ -77,20 +77,10 @@ class Bench:
     def inputs(self, rows: int) -> tuple[dict[int, torch.Tensor], ...]:
         """Feeds, received values and gradients of what is sent, for so many rows."""
         if rows not in self._given:
-            values, piece = self._rig.programs.train.values, self.runner.piece
-            names = {s.id: s.name for s in self._rig.programs.train.sources if s.kind == "input"}
-            chosen = torch.arange(rows)
-            feeds = {}
-            for value in piece.feeds:
-                sample = self._rig.samples[names[value]]
-                feeds[value] = sample[chosen % len(sample)].to(self._rig.device)
-            received = {v: self._random(values[v], rows) for v in piece.receives}
-            seeds = {v: self._random(values[v], rows) for v in piece.sends if values[v].requires_grad}
+            feeds, received = random_inputs(self._rig, self.runner.piece, rows)
+            seeds = random_gradients(self._rig, self.runner.piece, rows)
             self._given = {rows: (feeds, received, seeds)}  # only the last: small devices
         return self._given[rows]
-
-    def _random(self, known: Tensor, rows: int) -> torch.Tensor:
-        return _random(shape_of(known, rows), torch_constant("dtype", known.dtype)).to(self._rig.device)
 
     def chunk(self, rows: int, count: int) -> tuple[float, float]:
         """Mean seconds of forward and of backward, run `count` times in a row at the emulated speed."""
@@ -157,7 +147,28 @@ def _pass_on(piece: Piece, rig: Rig) -> Piece:
     return replace(piece, receives=ends, sends=ends)
 
 
-def _weights(program: Program, names: Sequence[str]) -> dict[str, torch.Tensor]:
+def random_inputs(rig: Rig, piece: Piece, rows: int) -> tuple[dict[int, torch.Tensor], dict[int, torch.Tensor]]:
+    """Feeds and received values of a piece, for so many rows."""
+    values = rig.programs.train.values
+    names = {s.id: s.name for s in rig.programs.train.sources if s.kind == "input"}
+    feeds = {}
+    for value in piece.feeds:
+        sample = rig.samples[names[value]]
+        feeds[value] = sample[torch.arange(rows) % len(sample)].to(rig.device)
+    return feeds, {v: _random_value(rig, values[v], rows) for v in piece.receives}
+
+
+def random_gradients(rig: Rig, piece: Piece, rows: int) -> dict[int, torch.Tensor]:
+    """Gradients of what a piece sends."""
+    values = rig.programs.train.values
+    return {v: _random_value(rig, values[v], rows) for v in piece.sends if values[v].requires_grad}
+
+
+def _random_value(rig: Rig, known: Tensor, rows: int) -> torch.Tensor:
+    return _random(shape_of(known, rows), torch_constant("dtype", known.dtype)).to(rig.device)
+
+
+def random_weights(program: Program, names: Sequence[str]) -> dict[str, torch.Tensor]:
     """Random tensors of the right shapes that keep values in the range of ordinary training."""
     wanted = set(names)
     found = {}

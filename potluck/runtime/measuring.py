@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 
 import psutil
@@ -15,6 +16,7 @@ from potluck.profile.network import probe
 from potluck.runtime.bench import Rig
 from potluck.runtime.measure_blocks import measure_blocks, retime
 from potluck.runtime.message_cost import message_cost
+from potluck.runtime.rehearsal import rehearse
 from potluck.types import DeviceProfile, DeviceSpec
 from potluck.wire.control import ControlClient
 from potluck.wire.link import Link
@@ -28,6 +30,7 @@ from potluck.wire.messages import (
     Meet,
     Probe,
     Probed,
+    Rehearsed,
     Welcome,
 )
 
@@ -80,6 +83,7 @@ class Surveyor:
         rig = Rig(programs, carvers, order.optimizer, samples, self._device, self._spec.speed)
         if order.again is not None:
             return Measured(again=retime(rig, order.again, order.rows[0], order.budget_s))
+        rehearsed = self._rehearse(rig, order)  # first of all: memory once taken would hide what is taken again
         message_s, copy_bytes_s = message_cost(welcome.carrier, self._device, order.budget_s * _MESSAGES_PART)
         left_s = max(order.budget_s - (time.monotonic() - started), order.budget_s / 2)
         blocks, call_s = measure_blocks(rig, order.rows, left_s, order.sizes, self._tell)
@@ -87,7 +91,16 @@ class Surveyor:
             device=self._spec, blocks=blocks, torch_version=str(torch.__version__), message_s=message_s,
             copy_bytes_s=copy_bytes_s, idle_bytes=self._idle_bytes, call_s=call_s,
         )  # fmt: skip
-        return Measured(profile=profile)
+        return Measured(profile=profile, rehearsed=rehearsed)
+
+    def _rehearse(self, rig: Rig, order: Measure) -> tuple[Rehearsed, ...]:
+        found = []
+        for blocks in order.rehearse:
+            with contextlib.suppress(RuntimeError, MemoryError):  # too large for this device: nothing is known then
+                grown = rehearse(rig, blocks, order.rows[0])
+                if grown is not None:
+                    found.append(Rehearsed(blocks, grown))
+        return tuple(found)
 
     def _tell(self, done: int, total: int) -> None:
         now = time.monotonic()

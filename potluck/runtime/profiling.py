@@ -16,6 +16,7 @@ from safetensors.torch import save as to_safetensors
 
 from potluck.errors import DeviceError
 from potluck.model.program import encode
+from potluck.plan.resident import halves, with_resident
 from potluck.profile.cells import row_counts
 from potluck.profile.network import Pair, Probing, link_profiles, medium, pair_rounds, probe
 from potluck.profile.refresh import cell_to_retime, refresh
@@ -23,6 +24,7 @@ from potluck.profile.store import DeviceKey, Network, NetworkKey, Store
 from potluck.runtime.live_fleet import LiveFleet
 from potluck.runtime.loading import first_samples
 from potluck.runtime.prepare import PreparedJob
+from potluck.runtime.rehearsal import IN_FLIGHT
 from potluck.types import COORDINATOR, DeviceProfile, Profile
 from potluck.wire.messages import Echo, Measure, Measured, MeasureProgress, Meet, Probe, Probed
 
@@ -107,6 +109,7 @@ class _Profiling:
             optimizer=self._prepared.optimizer,
             budget_s=budget_s,
             again=again,
+            rehearse=() if again is not None else halves(facts),
         )
 
     def _still_valid(self) -> dict[str, DeviceProfile]:
@@ -135,7 +138,9 @@ class _Profiling:
         for device, answer in self._answers(devices, self._settings.seconds):
             if answer.profile is None:
                 raise DeviceError(f"device {device}: it sent no profile; join again with the same potluck version")
-            found[device] = msgspec.structs.replace(answer.profile, host=self._keys[device].host)
+            profile = msgspec.structs.replace(answer.profile, host=self._keys[device].host)
+            rows, facts = self._rows[0], self._prepared.facts
+            found[device] = with_resident(profile, facts, rows, IN_FLIGHT, answer.rehearsed)
             if self._store is not None:
                 self._store.keep(self._keys[device], found[device])
         return found

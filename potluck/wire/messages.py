@@ -42,11 +42,19 @@ class MeasureProgress(Message, frozen=True, kw_only=True, tag="measure_progress"
     total: int
 
 
+class Rehearsed(msgspec.Struct, frozen=True, array_like=True):
+    """How much a device grew while it trained some blocks."""
+
+    blocks: tuple[int, int]
+    grown_bytes: int
+
+
 class Measured(Message, frozen=True, kw_only=True, tag="measured"):
     """What the model costs me, block by block; or one cell of it, if only that was asked for."""
 
     profile: DeviceProfile | None = None
     again: Timing | None = None
+    rehearsed: tuple[Rehearsed, ...] = ()
     problem: str = ""
 
 
@@ -142,6 +150,7 @@ class Measure(Message, frozen=True, kw_only=True, tag="measure"):
     optimizer: Optimizer
     budget_s: float
     again: int | None = None  # only this block, at the first row count
+    rehearse: tuple[tuple[int, int], ...] = ()  # runs of blocks to train a little, to see what memory they really take
 
 
 class Meet(Message, frozen=True, kw_only=True, tag="meet"):

@@ -1,0 +1,53 @@
+"""From a rehearsal to a figure for planning: how many bytes a process takes for each byte its tensors need."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Protocol
+
+from msgspec.structs import replace
+
+from potluck.plan.memory import SpanBytes, stage_bytes
+from potluck.plan.tables import DeviceTables
+from potluck.types import DeviceProfile, ModelFacts
+
+USUAL = 1.3  # where nothing was rehearsed
+_LEAST, _MOST = 1.0, 4.0
+
+
+class Rehearsal(Protocol):
+    """How much a process grew while it trained some blocks."""
+
+    @property
+    def blocks(self) -> tuple[int, int]:
+        """Which."""
+
+    @property
+    def grown_bytes(self) -> int:
+        """By how much."""
+
+
+def halves(facts: ModelFacts) -> tuple[tuple[int, int], ...]:
+    """Two runs of blocks with about half of what all blocks keep each: early and late blocks differ most."""
+    count, whole = len(facts.blocks), sum(b.stash_bytes for b in facts.blocks)
+    done = 0
+    for block in facts.blocks[:-1]:
+        done += block.stash_bytes
+        if 2 * done >= whole:
+            return ((0, block.index + 1), (block.index + 1, count))
+    return ((0, count),)
+
+
+def with_resident(
+    profile: DeviceProfile, facts: ModelFacts, rows: int, in_flight: int, rehearsed: Iterable[Rehearsal]
+) -> DeviceProfile:
+    """The profile with what the rehearsals showed; a block that took part in none gets the usual figure."""
+    tables = DeviceTables(profile)
+    factors = {}
+    for rehearsal in rehearsed:
+        span = SpanBytes.of(facts, rehearsal.blocks)
+        needed = stage_bytes(span, rows=rows, in_flight=in_flight, shared=False, waiting=0, device=tables)
+        factor = rehearsal.grown_bytes / max(1, needed.total)
+        factors.update(dict.fromkeys(range(*rehearsal.blocks), min(_MOST, max(_LEAST, factor))))
+    blocks = (replace(block, resident=factors.get(i, USUAL)) for i, block in enumerate(profile.blocks))
+    return replace(profile, blocks=tuple(blocks))
