@@ -214,7 +214,7 @@ class BlockProfile(Value, frozen=True, kw_only=True):
 
     timings: tuple[Timing, ...]  # by rows, ascending
     update_s: float = 0.0  # its part of the optimizer step
-    resident: float = 1.0  # bytes a process takes for each byte its tensors need: code, scratch space, holes
+    resident: float = 1.0  # bytes a process takes for each byte its tensors need: there are holes between them
 
 
 class DeviceProfile(Value, frozen=True, kw_only=True):
@@ -226,6 +226,7 @@ class DeviceProfile(Value, frozen=True, kw_only=True):
     message_s: float = 0.0  # compute time lost to a message sent or received, whatever its size
     copy_bytes_s: float | None = None  # how fast tensors are packed and unpacked; None: takes no time
     idle_bytes: int = 0  # resident memory of an agent that holds nothing
+    code_bytes: int = 0  # what kernels take once they have run: their code, and scratch space that they keep
     call_s: float = 0.0  # of a forward and a backward of any stage, beside its blocks
     host: str = ""  # the machine it was measured on, in words
 

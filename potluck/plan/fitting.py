@@ -90,7 +90,7 @@ class _Weights:
         """Most bytes of every run as a stage by itself: keeping what backward needs, and recomputing it."""
         found = np.zeros((2, self.count + 1, self.count + 1))
         for again in (False, True):
-            found[int(again)][self._places] = self._spans.total(device, rows, in_flight, shared=False, recompute=again)
+            found[int(again)][self._places] = self._spans.total(device, rows, in_flight, recompute=again)
         return found[0], found[1]
 
 

@@ -204,7 +204,8 @@ class Guide:
             held = self._held + working + 2 * (self._at_edges + self._fed)
             copied = np.minimum(self._held - self._buffers - self._size, LINK_WINDOW_BYTES)
             between_rounds = held + np.maximum(0.0, copied - self._size - working)
-            fixed = np.where(takes * between_rounds > member.memory_bytes, np.inf, takes * held - member.memory_bytes)
+            room = member.memory_bytes - profile.code_bytes
+            fixed = np.where(takes * between_rounds > room, np.inf, takes * held - room)
             kept = takes * kept
         else:
             fixed = np.full_like(step, -np.inf)

@@ -25,6 +25,7 @@ class MemoryUse(Value, frozen=True):
     working: int = 0
     sending: int = 0
     slack: int = 0
+    code: int = 0
     snapshots: int = 0
 
     @property
@@ -89,7 +90,7 @@ def peak_bytes(
                 span,
                 rows=_most_rows(plan, stage, member.share),
                 in_flight=in_flight(plan, member.device),
-                shared=len(stage.group) > 1,
+                members=len(stage.group),
                 waiting=most_waiting(plan, facts, index),
                 recompute=stage.recompute,
                 device=None if tables is None else tables.devices[member.device],
@@ -103,7 +104,7 @@ def stage_bytes(
     *,
     rows: int,
     in_flight: int,
-    shared: bool,
+    members: int = 1,
     waiting: int = 2,
     recompute: bool = False,
     device: DeviceTables | None = None,
@@ -111,8 +112,8 @@ def stage_bytes(
     """Memory of a device that holds a run of blocks, for micro-batches of `rows` rows, term by term:
 
     - weights: of the blocks, and tied ones.
-    - gradients: as large as the trainable weights; what is summed in *reduce* (everything in a group, else only tied
-      weights) needs the incoming copy beside them.
+    - gradients: as large as the trainable weights; while they are summed in *reduce*, what arrives lies beside them: in
+      a group all but the own part, else only tied weights.
     - optimizer: `optimizer_slots` tensors for each trainable weight. Whoever uses a tied weight applies the same
       update to its copy, so it has the slots too.
     - activations: what the backward pass needs, for each row of each micro-batch in flight: as measured on the device
@@ -122,8 +123,8 @@ def stage_bytes(
     - buffers: twice, as a round writes to a copy that is adopted at commit.
     - sending: a checkpoint on its way to the coordinator is a copy of the state, of which the link takes so much at
       once. It happens between rounds, so only what activations and gradients do not leave free counts.
-    - slack: what the process takes beyond that (code and scratch space of kernels, holes between tensors), as a
-      rehearsal on the device showed.
+    - slack and code: what the process takes beyond that, for holes between tensors and for the code and scratch space
+      of kernels, as a rehearsal on the device showed.
     - communication: tensors that cross into and out of the stage, their gradients, and feeds; of each as many
       micro-batches as may wait between the stages, which is two unless depths differ by more than one.
     """
@@ -134,7 +135,7 @@ def stage_bytes(
         kept = int(device.kept(rows)[stop] - device.kept(rows)[start])
         working = device.working_bytes(span.blocks, rows)
     crossing = rows * span.crossing
-    gradients = span.trainable + (span.trainable if shared else span.tied)
+    gradients = span.trainable + summed_bytes(span.trainable, span.tied, members)
     activations = crossing * in_flight + kept if recompute else kept * in_flight
     resident = 1.0 if device is None else device.resident(span.blocks)
     copied = min(span.weights + span.optimizer_slots * span.trainable, LINK_WINDOW_BYTES)
@@ -148,7 +149,13 @@ def stage_bytes(
         communication=waiting * crossing,
         sending=max(0, copied - gradients - activations - working),
     )
-    return msgspec.structs.replace(needed, slack=int(needed.total * (resident - 1.0)))
+    code = 0 if device is None else device.profile.code_bytes
+    return msgspec.structs.replace(needed, slack=int(needed.total * (resident - 1.0)), code=code)
+
+
+def summed_bytes(trainable: int, tied: int, members: int) -> int:
+    """Bytes of gradients that arrive from others while they are summed."""
+    return trainable * (members - 1) // members if members > 1 else tied
 
 
 def state_bytes(facts: ModelFacts, blocks: tuple[int, int]) -> int:

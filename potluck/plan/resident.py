@@ -27,15 +27,17 @@ class Rehearsal(Protocol):
         """By how much."""
 
 
-def halves(facts: ModelFacts) -> tuple[tuple[int, int], ...]:
-    """Two runs of blocks with about half of what all blocks keep each: early and late blocks differ most."""
+def to_rehearse(facts: ModelFacts) -> tuple[tuple[int, int], ...]:
+    """Two runs of blocks with about half of what all blocks keep each, as early and late blocks differ most; the first
+    of them twice, as what it takes only once is not the tensors'."""
     count, whole = len(facts.blocks), sum(b.stash_bytes for b in facts.blocks)
     done = 0
     for block in facts.blocks[:-1]:
         done += block.stash_bytes
         if 2 * done >= whole:
-            return ((0, block.index + 1), (block.index + 1, count))
-    return ((0, count),)
+            early, late = (0, block.index + 1), (block.index + 1, count)
+            return (early, early, late)
+    return ((0, count), (0, count))
 
 
 def with_resident(
@@ -43,11 +45,16 @@ def with_resident(
 ) -> DeviceProfile:
     """The profile with what the rehearsals showed; a block that took part in none gets the usual figure."""
     tables = DeviceTables(profile)
-    factors = {}
+    factors: dict[int, float] = {}
+    first: dict[tuple[int, int], int] = {}
+    code = 0
     for rehearsal in rehearsed:
+        if rehearsal.blocks in first:  # what it took the first time and not again, kernels keep
+            code = max(code, first[rehearsal.blocks] - rehearsal.grown_bytes)
+        first.setdefault(rehearsal.blocks, rehearsal.grown_bytes)
         span = SpanBytes.of(facts, rehearsal.blocks)
-        needed = stage_bytes(span, rows=rows, in_flight=in_flight, shared=False, waiting=0, device=tables)
+        needed = stage_bytes(span, rows=rows, in_flight=in_flight, waiting=0, device=tables)
         factor = rehearsal.grown_bytes / max(1, needed.total)
         factors.update(dict.fromkeys(range(*rehearsal.blocks), min(_MOST, max(_LEAST, factor))))
     blocks = (replace(block, resident=factors.get(i, USUAL)) for i, block in enumerate(profile.blocks))
-    return replace(profile, blocks=tuple(blocks))
+    return replace(profile, blocks=tuple(blocks), code_bytes=code)

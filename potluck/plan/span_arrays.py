@@ -24,6 +24,7 @@ class SpanArrays:
         self._crossing = np.array([float(s.crossing) for s in found])
         self._slots = facts.optimizer_slots
         self._blocks = len(facts.blocks)
+        self._takes: dict[str, Array] = {}
         self._known: dict[tuple[str, int], tuple[Array, Array]] = {}
 
     def total(
@@ -32,21 +33,31 @@ class SpanArrays:
         rows: int,
         in_flight: int,
         *,
-        shared: bool,
+        members: int = 1,
         waiting: int = 2,
         recompute: bool = False,
     ) -> Array:
         """Most bytes of every run on a device, as the total of `stage_bytes`."""
         kept, working = self._measured(device, rows)
         crossing = rows * self._crossing
-        gradients = self._trainable + (self._trainable if shared else self._tied)
+        gradients = self._trainable + (
+            np.floor(self._trainable * (members - 1) / members) if members > 1 else self._tied
+        )
         activations = crossing * in_flight + kept if recompute else kept * in_flight
         optimizer = self._slots * self._trainable
         copied = np.minimum(self._weights + optimizer, LINK_WINDOW_BYTES)
         sending = np.maximum(0.0, copied - gradients - activations - working)
         state = self._weights + gradients + optimizer + 2 * self._buffers
-        found: Array = state + activations + working + waiting * crossing + sending
+        needed = state + activations + working + waiting * crossing + sending
+        found: Array = needed * self._resident(device) + device.profile.code_bytes
         return found
+
+    def _resident(self, device: DeviceTables) -> Array:
+        known = self._takes.get(device.name)
+        if known is None:
+            spans = zip(self._starts.tolist(), self._stops.tolist(), strict=True)
+            known = self._takes[device.name] = np.array([device.resident(span) for span in spans])
+        return known
 
     def _measured(self, device: DeviceTables, rows: int) -> tuple[Array, Array]:
         """Bytes kept for a micro-batch, and beside that at the worst moment."""

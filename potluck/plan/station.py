@@ -68,7 +68,7 @@ class Stations:
         self.cuts = [*self.edges.at_cuts(), (0, 0)]
         self._crews: dict[tuple[tuple[Member, ...], Sharing], int] = {}
         self._spans: dict[tuple[int, int], SpanBytes] = {}
-        self._sizes: dict[tuple[str, tuple[int, int], int, bool, bool], Bytes] = {}
+        self._sizes: dict[tuple[str, tuple[int, int], int, int, bool], Bytes] = {}
         self._known: dict[tuple[tuple[int, int], tuple[str, ...], int, bool], Station | None] = {}
 
     def best(
@@ -100,10 +100,10 @@ class Stations:
         members = [self.tables.devices[d] for d in devices]
         if kind == "turns":
             per_turn = [self._step(m, blocks, self.rows, recompute) for m in members]
-            caps = [self._most_turns(m, blocks, len(members) > 1, depth, recompute) for m in members]
+            caps = [self._most_turns(m, blocks, len(members), depth, recompute) for m in members]
             shares = allocate(lambda d, n: n * sum(per_turn[d]), self.micro_batches, caps, 1)
         else:
-            caps = [self._most_rows(m, blocks, depth, recompute) for m in members]
+            caps = [self._most_rows(m, blocks, len(members), depth, recompute) for m in members]
             shares = allocate(lambda d, n: sum(self._step(members[d], blocks, n, recompute)), self.rows, caps, 2)
         if shares is None:
             return None
@@ -121,8 +121,7 @@ class Stations:
         if not by_turns:
             steps = [(max(f for f, _ in steps), max(b for _, b in steps))]
         sizes = [
-            self._bytes(t, stage.blocks, r, len(members) > 1, stage.recompute)
-            for t, r in zip(members, rows, strict=True)
+            self._bytes(t, stage.blocks, r, len(members), stage.recompute) for t, r in zip(members, rows, strict=True)
         ]
         return Station(
             stage=stage,
@@ -196,28 +195,30 @@ class Stations:
             for m, n, r in zip(stage.group, times, rows, strict=True)
         )
 
-    def _bytes(self, member: DeviceTables, blocks: tuple[int, int], rows: int, shared: bool, recompute: bool) -> Bytes:
-        key = (member.name, blocks, rows, shared, recompute)
+    def _bytes(self, member: DeviceTables, blocks: tuple[int, int], rows: int, members: int, recompute: bool) -> Bytes:
+        key = (member.name, blocks, rows, members, recompute)
         found = self._sizes.get(key)
         if found is None:
             span = self._spans.get(blocks) or self._spans.setdefault(blocks, SpanBytes.of(self.facts, blocks))
             bare = stage_bytes(
-                span, rows=rows, in_flight=0, shared=shared, waiting=0, recompute=recompute, device=member
+                span, rows=rows, in_flight=0, members=members, waiting=0, recompute=recompute, device=member
             )
             one = stage_bytes(
-                span, rows=rows, in_flight=1, shared=shared, waiting=1, recompute=recompute, device=member
+                span, rows=rows, in_flight=1, members=members, waiting=1, recompute=recompute, device=member
             )
             takes = member.resident(blocks)
-            fixed = bare.total - bare.slack - bare.sending
+            fixed = bare.total - bare.slack - bare.sending - bare.code
             found = self._sizes[key] = Bytes(
-                fixed=int(takes * fixed),
+                fixed=int(takes * fixed) + bare.code,
                 kept=int(takes * (one.activations - bare.activations)),
                 waiting=int(takes * one.communication),
-                floor=int(takes * (fixed + bare.sending)),
+                floor=int(takes * (fixed + bare.sending)) + bare.code,
             )
         return found
 
-    def _most_rows(self, member: DeviceTables, blocks: tuple[int, int], depth: int, recompute: bool) -> int:
+    def _most_rows(
+        self, member: DeviceTables, blocks: tuple[int, int], members: int, depth: int, recompute: bool
+    ) -> int:
         """Most rows of every micro-batch that fit the member's memory."""
         if not member.memory_bytes:
             return self.rows
@@ -225,15 +226,15 @@ class Stations:
         low, high = 0, self.rows
         while low < high:  # memory grows with rows
             count = (low + high + 1) // 2
-            fits = self._bytes(member, blocks, count, True, recompute).need(flying, 2) <= member.memory_bytes
+            fits = self._bytes(member, blocks, count, members, recompute).need(flying, 2) <= member.memory_bytes
             low, high = (count, high) if fits else (low, count - 1)
         return low
 
-    def _most_turns(self, member: DeviceTables, blocks: tuple[int, int], shared: bool, depth: int, again: bool) -> int:
+    def _most_turns(self, member: DeviceTables, blocks: tuple[int, int], members: int, depth: int, again: bool) -> int:
         """Most micro-batches of a round that keep the member's memory free enough."""
         if not member.memory_bytes:
             return self.micro_batches
-        size = self._bytes(member, blocks, self.rows, shared, again)
+        size = self._bytes(member, blocks, self.rows, members, again)
         room = member.memory_bytes - size.fixed - 2 * size.waiting
         flying = room // size.kept if size.kept else depth
         if flying >= min(depth, self.micro_batches):

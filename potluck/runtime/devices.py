@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import os
 import platform
 import resource
@@ -11,6 +13,8 @@ import torch
 
 from potluck.errors import InputError
 from potluck.types import DeviceKind, DeviceSpec
+
+_M_ARENA_MAX = -8
 
 
 def torch_device(kind: DeviceKind) -> torch.device:
@@ -26,6 +30,7 @@ def torch_device(kind: DeviceKind) -> torch.device:
 
 def settle(spec: DeviceSpec) -> torch.device:
     """Prepares this process to be the device: threads, exact arithmetic, memory limit."""
+    _one_heap()
     torch.set_num_threads(spec.threads)
     device = torch_device(spec.kind)
     if spec.kind == "cuda":  # the same numbers as elsewhere: no reduced-precision shortcuts
@@ -37,6 +42,13 @@ def settle(spec: DeviceSpec) -> torch.device:
     if spec.memory_bytes and sys.platform == "linux":
         _limit_memory(spec.memory_bytes)
     return device
+
+
+def _one_heap() -> None:
+    """Keeps all threads on one heap: tensors arrive in the link's thread and are let go in another, and each heap of
+    its own would keep what it once needed."""
+    with contextlib.suppress(AttributeError, OSError):  # only the GNU library has this
+        ctypes.CDLL(None).mallopt(_M_ARENA_MAX, 1)
 
 
 def _limit_memory(more_bytes: int) -> None:

@@ -16,7 +16,7 @@ from safetensors.torch import save as to_safetensors
 
 from potluck.errors import DeviceError
 from potluck.model.program import encode
-from potluck.plan.resident import halves, with_resident
+from potluck.plan.resident import to_rehearse, with_resident
 from potluck.profile.cells import row_counts
 from potluck.profile.network import Pair, Probing, link_profiles, medium, pair_rounds, probe
 from potluck.profile.refresh import cell_to_retime, refresh
@@ -109,7 +109,7 @@ class _Profiling:
             optimizer=self._prepared.optimizer,
             budget_s=budget_s,
             again=again,
-            rehearse=() if again is not None else halves(facts),
+            rehearse=() if again is not None else to_rehearse(facts),
         )
 
     def _still_valid(self) -> dict[str, DeviceProfile]:

@@ -7,6 +7,7 @@ allocator keeps holes between tensors of different lives. Both differ from model
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import sys
 from pathlib import Path
 
@@ -23,6 +24,7 @@ def rehearse(rig: Rig, blocks: tuple[int, int], rows: int) -> int | None:
     """Bytes by which this process grew at most while it trained these blocks; None where that cannot be told."""
     if rig.device.type != "cpu" or sys.platform != "linux":
         return None
+    _give_back()
     before = _memory()["RssAnon"]
     with contextlib.suppress(OSError):
         Path("/proc/self/clear_refs").write_text("5")  # forget the peak so far
@@ -48,6 +50,12 @@ def _train(rig: Rig, blocks: tuple[int, int], rows: int) -> None:
                 runner.backward(j - IN_FLIGHT + 1, random_gradients(rig, runner.piece, rows))
         with torch.no_grad():
             runner.commit(0.0, 1.0)
+
+
+def _give_back() -> None:
+    """Returns free memory to the system: what an earlier rehearsal left would hide what this one takes."""
+    with contextlib.suppress(AttributeError, OSError):  # only the GNU library can
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 def _memory() -> dict[str, int]:

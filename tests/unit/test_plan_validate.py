@@ -68,7 +68,7 @@ UNFIT: list[tuple[list[tuple[str, object]], str]] = [
     ),
     ([("stages.0.depth", 7)], "plan: stages[0].depth: 7 is outside"),
     ([("stages.2.depth", 0)], "plan: stages[2].depth: 0 is outside"),
-    ([("stages.1.depth", 3)], "plan: stages[1]: 15600 bytes too many for 'nano1'"),
+    ([("stages.1.depth", 3)], "plan: stages[1]: 13100 bytes too many for 'nano1'"),
 ]
 
 UNREADABLE: list[tuple[str | bytes, str]] = [

@@ -96,7 +96,7 @@ class Table:
         return np.array([self._total(tables, rows, flying, shared) for rows in range(1, self.total + 1)])
 
     def _total(self, device: DeviceTables, rows: int, flying: int, shared: bool) -> Array:
-        return self._ground.bytes.total(device, rows, flying, shared=shared, waiting=WAITING)
+        return self._ground.bytes.total(device, rows, flying, members=2 if shared else 1, waiting=WAITING)
 
 
 def allocate(seconds: Array, caps: Shares, total: int, least: int) -> Shares:

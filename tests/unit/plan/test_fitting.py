@@ -24,10 +24,17 @@ def test_many_spans_at_once_need_what_each_needs_alone(shared: bool, recompute: 
     facts = a_model(1, 6, weight=weight)
     device = Tables(a_profile(1, facts, [1.0], memory=[10**6])).devices["d0"]
     spans = list(itertools.combinations(range(7), 2))
-    found = SpanArrays(facts, spans).total(device, 8, 3, shared=shared, waiting=3, recompute=recompute)
+    members = 3 if shared else 1
+    found = SpanArrays(facts, spans).total(device, 8, 3, members=members, waiting=3, recompute=recompute)
     for span, total in zip(spans, found, strict=True):
         alone = stage_bytes(
-            SpanBytes.of(facts, span), rows=8, in_flight=3, shared=shared, waiting=3, recompute=recompute, device=device
+            SpanBytes.of(facts, span),
+            rows=8,
+            in_flight=3,
+            members=3 if shared else 1,
+            waiting=3,
+            recompute=recompute,
+            device=device,
         )
         assert total == alone.total, span
 
