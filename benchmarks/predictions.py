@@ -100,24 +100,28 @@ def _words(setting: Setting) -> dict[str, Any]:
 
 
 def _measure(setting: Setting) -> dict[str, tuple[float, float]]:
-    """Planner → predicted and measured seconds of a round; one profile, one fleet, twice through the planners."""
+    """Planner → predicted and measured seconds of a round, twice: the machine's mood changes from minute to minute.
+
+    The plans are those of the first profile. A second one is measured later, and both predictions and both measurements
+    are averaged.
+    """
     prepared = prepare_job(workload(setting.model, ROUNDS).job)
-    seconds: dict[str, list[float]] = {}
-    predicted: dict[str, float] = {}
+    measured: dict[str, list[float]] = {}
+    predicted: dict[str, list[float]] = {}
+    plans: dict[str, Plan] = {}
     with LiveFleet(setting.fleet, Options(timeout_s=120)) as live, tempfile.TemporaryDirectory() as folder:
-        profile = profile_fleet(live, prepared, ProfileSettings(seconds=12.0, network_seconds=4.0))
-        plans = {p: plan for p in setting.planners if (plan := plan_by(p, prepared, profile)) is not None}
-        for again, (planner, plan) in itertools.product(range(2), plans.items()):
-            predicted[planner] = simulate(plan, prepared.facts, profile).round_s
-            run = Options(run_dir=Path(folder) / f"{planner}-{again}", timeout_s=120)
-            result = run_on(live, prepared, plan, run)
-            if result.round_s is not None:
-                seconds.setdefault(planner, []).append(result.round_s)
-            print(
-                f"{setting.model} {setting.speeds} {planner}: predicted {predicted[planner]:.3f} s, "
-                f"measured {result.round_s:.3f} s", file=sys.stderr, flush=True,
-            )  # fmt: skip
-    return {planner: (predicted[planner], float(np.mean(times))) for planner, times in seconds.items()}
+        for turn in range(2):
+            profile = profile_fleet(live, prepared, ProfileSettings(seconds=10.0, network_seconds=3.0))
+            plans = plans or {p: plan for p in setting.planners if (plan := plan_by(p, prepared, profile)) is not None}
+            for planner, plan in plans.items():
+                predicted.setdefault(planner, []).append(simulate(plan, prepared.facts, profile).round_s)
+                options = Options(run_dir=Path(folder) / f"{planner}-{turn}", timeout_s=120)
+                round_s = run_on(live, prepared, plan, options).round_s
+                assert round_s is not None, "too few rounds"
+                measured.setdefault(planner, []).append(round_s)
+                words = f"predicted {predicted[planner][-1]:.3f} s, measured {round_s:.3f} s"
+                print(f"{setting.model} {setting.speeds} {planner}: {words}", file=sys.stderr, flush=True)
+    return {planner: (float(np.mean(predicted[planner])), float(np.mean(measured[planner]))) for planner in plans}
 
 
 MEMORY = (
