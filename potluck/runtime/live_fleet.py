@@ -53,7 +53,8 @@ class LiveFleet:
         self.roster.died = self.agents.died
         self.roster.interrupted = options.should_stop
         options.listening(self.server.address)
-        options.progress(f"waiting for {len(local) + options.joined} devices at {self.server.address}")
+        count = len(local) + options.joined
+        options.progress(f"waiting for {count} device{'s' * (count > 1)} at {self.server.address}")
         self.roster.gather(
             len(local) + options.joined if options.joined else [d.name for d in local],
             options.join_timeout_s if options.joined else _LOCAL_START_S,
