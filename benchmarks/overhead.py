@@ -101,49 +101,63 @@ class Logits(nn.Module):
         return result
 
 
-def plain_loop(name: str, rounds: int) -> list[float]:
-    """Seconds of each round of a plain PyTorch loop with gradient accumulation."""
+def plain_loop(name: str, rounds: int) -> None:
+    """A plain PyTorch loop with gradient accumulation: at every line it reads some rounds, then their seconds."""
     torch.set_num_threads(1)
-    job = workload(name, rounds).job
+    job = workload(name, 10**6).job
     model = job.model().train()  # type: ignore[operator]
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
     loader = training_loader(job)
-    seconds = []
-    for round in range(rounds):
-        batch = loader.get(round)
-        started = time.perf_counter()
-        optimizer.zero_grad()
-        for start in range(0, job.batch_size, job.micro_batch):
-            rows = slice(start, start + job.micro_batch)
-            feeds = {n: t[rows] for n, t in batch.feeds.items() if n != LABEL}
-            loss = job.loss(call_model(model, feeds), batch.feeds[LABEL][rows])
-            (loss * (job.micro_batch / job.batch_size)).backward()
-        optimizer.step()
-        seconds.append(time.perf_counter() - started)
+    done = 0
+    print("ready", flush=True)
+    while sys.stdin.readline():
+        seconds = []
+        for round in range(done, done + rounds):
+            batch = loader.get(round)
+            started = time.perf_counter()
+            optimizer.zero_grad()
+            for start in range(0, job.batch_size, job.micro_batch):
+                rows = slice(start, start + job.micro_batch)
+                feeds = {n: t[rows] for n, t in batch.feeds.items() if n != LABEL}
+                loss = job.loss(call_model(model, feeds), batch.feeds[LABEL][rows])
+                (loss * (job.micro_batch / job.batch_size)).backward()
+            optimizer.step()
+            seconds.append(time.perf_counter() - started)
+        done += rounds
+        print(json.dumps(seconds), flush=True)
     loader.close()
-    return seconds
 
 
-def start_plain(name: str, rounds: int) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "benchmarks.overhead", "--plain", name, "--rounds", str(rounds)]
-    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+class PlainLoops:
+    """Two plain loops in processes of their own, that run when told to: one of them, or both at once."""
 
+    def __init__(self, name: str, rounds: int) -> None:
+        command = [sys.executable, "-m", "benchmarks.overhead", "--plain", name, "--rounds", str(rounds)]
+        self._processes = [
+            subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) for _ in range(2)
+        ]
+        for process in self._processes:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "ready\n"
+        self.run(2)  # warm
 
-def run_plain(name: str, rounds: int, copies: int) -> float:
-    """Rounds per second of so many plain processes at once, together; they start measuring at the same moment."""
-    processes = [start_plain(name, rounds) for _ in range(copies)]
-    for process in processes:
-        assert process.stdout is not None
-        process.stdout.readline()  # "ready"
-    for process in processes:
-        assert process.stdin is not None
-        process.stdin.write("go\n")
-        process.stdin.flush()
-    total = 0.0
-    for process in processes:
-        output, _ = process.communicate(timeout=600)
-        total += 1.0 / statistics.median(json.loads(output.splitlines()[-1]))
-    return total
+    def run(self, copies: int) -> float:
+        """Rounds per second of so many loops at once, together."""
+        some = self._processes[:copies]
+        for process in some:
+            assert process.stdin is not None
+            process.stdin.write("go\n")
+            process.stdin.flush()
+        total = 0.0
+        for process in some:
+            assert process.stdout is not None
+            total += 1.0 / statistics.median(json.loads(process.stdout.readline())[1:])
+        return total
+
+    def close(self) -> None:
+        """Ends them."""
+        for process in self._processes:
+            process.communicate(timeout=60)
 
 
 def alone(prepared: PreparedJob) -> Plan:
@@ -186,49 +200,51 @@ class _Moments:
 
 
 def measure(name: str, rounds: int, repeats: int) -> dict[str, float]:
-    """Both ratios of one model: medians over interleaved repeats."""
+    """Both ratios of one model: medians over interleaved repeats, each so short that the machine's mood lasts."""
     options = Options(timeout_s=120.0)
     prepared = prepare_job(workload(name, rounds).job)
     ones: list[float] = []
     twos: list[float] = []
+    loops = PlainLoops(name, rounds)
     with LiveFleet(Fleet(devices=devices(2)), options) as live:
         candidates = pairs(prepared)
+        run_agents(live, prepared, alone(prepared), options)  # warm
+        first = {k: run_agents(live, prepared, p, options) for k, p in candidates.items()}
+        kind = max(first, key=lambda k: first[k])
         for repeat in range(repeats):
-            plain_one = run_plain(name, rounds, 1)
-            agent_one = run_agents(live, prepared, alone(prepared), options)
-            plain_two = run_plain(name, rounds, 2)
-            speeds = {k: run_agents(live, prepared, p, options) for k, p in candidates.items()}
-            kind = max(speeds, key=lambda k: speeds[k])
+            plain_one, agent_one = loops.run(1), run_agents(live, prepared, alone(prepared), options)
+            plain_two, agent_two = loops.run(2), run_agents(live, prepared, candidates[kind], options)
             ones.append(agent_one / plain_one)
-            twos.append((speeds[kind] / agent_one) / (plain_two / plain_one))
+            twos.append((agent_two / agent_one) / (plain_two / plain_one))
             print(
                 f"{name} {repeat}: plain {plain_one:.2f} rounds/s, agent {agent_one:.2f}, two plain {plain_two:.2f}, "
-                + ", ".join(f"two agents ({k}) {v:.2f}" for k, v in speeds.items()),
+                f"two agents ({kind}) {agent_two:.2f}: {ones[-1]:.3f} {twos[-1]:.3f}",
                 file=sys.stderr,
+                flush=True,
             )
+    loops.close()
     return {
         "one_device_ratio": statistics.median(ones),
-        "one_device_spread": max(ones) - min(ones),
+        "one_device_spread": statistics.pstdev(ones),
         "two_device_ratio": statistics.median(twos),
-        "two_device_spread": max(twos) - min(twos),
+        "two_device_spread": statistics.pstdev(twos),
+        "repeats": repeats,
     }
 
 
 @click.command()
 @click.option("--json", "as_json", is_flag=True, help="One JSON object as the last line.")
 @click.option("--quick", is_flag=True, help="Fewer repeats.")
-@click.option("--rounds", default=10, show_default=True)
+@click.option("--rounds", default=7, show_default=True)
 @click.option("--models", default=",".join(MODELS), show_default=True)
 @click.option("--plain", default="", hidden=True)
 def main(as_json: bool, quick: bool, rounds: int, models: str, plain: str) -> None:
     """Measure what agents cost over plain PyTorch. Example: python -m benchmarks.overhead --json"""
     torch.set_num_threads(1)
     if plain:
-        print("ready", flush=True)
-        sys.stdin.readline()
-        print(json.dumps(plain_loop(plain, rounds)[1:]))
+        plain_loop(plain, rounds)
         return
-    results = {name: measure(name, rounds, 3 if quick else 5) for name in models.split(",")}
+    results = {name: measure(name, rounds, 5 if quick else 13) for name in models.split(",")}
     worst = {key: min(r[key] for r in results.values()) for key in ("one_device_ratio", "two_device_ratio")}
     print(f"{'model':14} {'one device':>12} {'two devices':>12}")
     for name, r in results.items():
