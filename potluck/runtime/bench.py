@@ -61,12 +61,13 @@ class _Watch:
 
 
 class Bench:
-    """A stage of one block, or of none at all, to be run again and again."""
+    """A stage of one block, of a run of them, or of none at all, to be run again and again."""
 
-    def __init__(self, rig: Rig, block: int | None) -> None:
+    def __init__(self, rig: Rig, block: int | tuple[int, int] | None) -> None:
         self._rig = rig
         program = rig.programs.train
-        blocks = (0, 0) if block is None else (block, block + 1)
+        one = (0, 0) if block is None or isinstance(block, tuple) else (block, block + 1)
+        blocks = block if isinstance(block, tuple) else one
         piece = rig.carvers[0].piece(*program.block_range(*blocks))
         state = StageState(random_weights(program, piece.parameters), random_weights(program, piece.buffers))
         self.runner = StageRunner(rig.programs, blocks, state, rig.optimizer, 0, rig.device, rig.carvers)

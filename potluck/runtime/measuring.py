@@ -16,6 +16,7 @@ from potluck.profile.network import probe
 from potluck.runtime.bench import Rig
 from potluck.runtime.measure_blocks import measure_blocks, retime
 from potluck.runtime.message_cost import message_cost
+from potluck.runtime.reconcile import reconcile
 from potluck.runtime.rehearsal import rehearse
 from potluck.types import DeviceProfile, DeviceSpec
 from potluck.wire.control import ControlClient
@@ -35,6 +36,7 @@ from potluck.wire.messages import (
 )
 
 _TELL_EVERY_S = 0.3
+_TOGETHER_PART = 0.2  # of what is left goes to running blocks together
 _MESSAGES_PART = 0.05  # of the budget goes to what messages cost
 
 
@@ -86,7 +88,9 @@ class Surveyor:
         rehearsed = self._rehearse(rig, order)  # first of all: memory once taken would hide what is taken again
         message_s, copy_bytes_s = message_cost(welcome.carrier, self._device, order.budget_s * _MESSAGES_PART)
         left_s = max(order.budget_s - (time.monotonic() - started), order.budget_s / 2)
-        blocks, call_s = measure_blocks(rig, order.rows, left_s, order.sizes, self._tell)
+        blocks, call_s = measure_blocks(rig, order.rows, left_s * (1 - _TOGETHER_PART), order.sizes, self._tell)
+        runs = [r.blocks for r in rehearsed]
+        blocks = reconcile(rig, blocks, call_s, runs, order.rows[0], left_s * _TOGETHER_PART)
         profile = DeviceProfile(
             device=self._spec, blocks=blocks, torch_version=str(torch.__version__), message_s=message_s,
             copy_bytes_s=copy_bytes_s, idle_bytes=self._idle_bytes, call_s=call_s,

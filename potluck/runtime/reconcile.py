@@ -1,0 +1,52 @@
+"""Blocks run one by one against the same blocks run as one stage: their times are scaled to what the stage took."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Iterable, Sequence
+
+from msgspec.structs import replace
+
+from potluck.profile.cells import only
+from potluck.runtime.bench import Bench, Rig
+from potluck.types import BlockProfile
+
+_SAMPLES = 5
+_LEAST, _MOST = 0.7, 1.3  # beyond that, something disturbed one of the two
+_FAILS = (RuntimeError, ValueError, IndexError, MemoryError)  # too large for the device
+
+
+def reconcile(
+    rig: Rig, blocks: Sequence[BlockProfile], call_s: float, runs: Iterable[tuple[int, int]], rows: int, budget_s: float
+) -> tuple[BlockProfile, ...]:
+    """The blocks with their times scaled, run by run, as far as time allows."""
+    deadline = time.monotonic() + budget_s
+    found = list(blocks)
+    for start, stop in dict.fromkeys(runs):
+        cells = [only(block, rows) for block in blocks[start:stop]]
+        apart = (sum(c.forward_s for c in cells) + call_s / 2, sum(c.backward_s for c in cells) + call_s / 2)
+        if time.monotonic() + 3 * sum(apart) > deadline:
+            break
+        try:
+            together = _time(Bench(rig, (start, stop)), rows, deadline)
+        except _FAILS:
+            continue
+        forward, backward = (min(_MOST, max(_LEAST, t / max(a, 1e-9))) for t, a in zip(together, apart, strict=True))
+        for i in range(start, stop):
+            found[i] = _scaled(blocks[i], forward, backward)
+    return tuple(found)
+
+
+def _time(bench: Bench, rows: int, deadline: float) -> tuple[float, float]:
+    """Median seconds of forward and backward, the first run left out."""
+    bench.chunk(rows, 1)
+    samples = [bench.chunk(rows, 1)]
+    while len(samples) < _SAMPLES and time.monotonic() < deadline:
+        samples.append(bench.chunk(rows, 1))
+    return statistics.median(f for f, _ in samples), statistics.median(b for _, b in samples)
+
+
+def _scaled(block: BlockProfile, forward: float, backward: float) -> BlockProfile:
+    timings = (replace(t, forward_s=t.forward_s * forward, backward_s=t.backward_s * backward) for t in block.timings)
+    return replace(block, timings=tuple(timings))
