@@ -26,7 +26,7 @@ from potluck.runtime.profiling import ProfileSettings, profile_fleet
 from potluck.runtime.train import run_on
 from potluck.types import DeviceSpec, Fleet, Plan, Profile
 
-ROUNDS = 8
+ROUNDS = 7
 OURS = "potluck"
 
 
@@ -111,7 +111,7 @@ def _measure(setting: Setting) -> dict[str, tuple[float, float]]:
     plans: dict[str, Plan] = {}
     with LiveFleet(setting.fleet, Options(timeout_s=120)) as live, tempfile.TemporaryDirectory() as folder:
         for turn in range(2):
-            profile = profile_fleet(live, prepared, ProfileSettings(seconds=10.0, network_seconds=3.0))
+            profile = profile_fleet(live, prepared, ProfileSettings(seconds=9.0, network_seconds=2.0))
             plans = plans or {p: plan for p in setting.planners if (plan := plan_by(p, prepared, profile)) is not None}
             for planner, plan in plans.items():
                 predicted.setdefault(planner, []).append(simulate(plan, prepared.facts, profile).round_s)
@@ -137,7 +137,7 @@ def memory_ratios() -> dict[str, Any]:
     for setting in MEMORY:
         prepared = prepare_job(workload(setting.model, 4).job)
         with LiveFleet(setting.fleet, Options(timeout_s=120)) as live:
-            profile = profile_fleet(live, prepared, ProfileSettings(seconds=12.0, network_seconds=2.0))
+            profile = profile_fleet(live, prepared, ProfileSettings(seconds=8.0, network_seconds=1.0))
         for planner in setting.planners:
             plan = plan_by(planner, prepared, profile)
             if plan is None:
