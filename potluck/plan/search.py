@@ -25,9 +25,10 @@ from potluck.plan.tables import Tables
 from potluck.types import ModelFacts, Plan, Profile
 
 EXHAUSTIVE_DEVICES = 4  # up to here every sequence of groups is tried
-_WORTH_POLISHING = 1.2
+_WORTH_POLISHING = 1.25
 _WORTH_A_LOOK = 1.12  # guesses within this factor of the best are judged by the cost model
 _STARTS = 6
+_FEW_CUTS = 4  # more than two are shifted together only where there are not more
 _MEMORY_TRIES = ((False, 0.0), (False, 1.0), (False, 2.0), (True, 0.0), (True, 1.0))  # recompute, margin
 _POOL = 12  # plans that are polished and simulated
 _SEARCHING, _POLISHING = 0.6, 0.8  # of the time given; the rest is for the simulation
@@ -175,10 +176,12 @@ class Search:
         return best
 
     def _polish_near(self, seconds: float) -> float:
-        """Looks around a plan just judged, if it is among the good ones."""
-        if np.isfinite(seconds) and seconds <= self._best * _WORTH_POLISHING:
+        """Climbs from a plan just judged, if it is among the good ones."""
+        improved = True
+        while improved and np.isfinite(seconds) and seconds <= self._best * _WORTH_POLISHING:
             shape = next(shape for shape, (s, _) in reversed(self._pool.items()) if s == seconds)
-            return min(seconds, self._judge(self._around(shape)))
+            better = self._judge(self._around(shape))
+            improved, seconds = better < seconds * 0.9999, min(seconds, better)
         return seconds
 
     def _around(self, shape: Shape) -> Iterable[Shape]:
@@ -291,13 +294,16 @@ def _batched(shapes: Iterable[Shape], size: int) -> Iterator[list[Shape]]:
 
 
 def _shifted(ends: Sequence[int]) -> Iterable[list[int]]:
-    """The cuts with one of them shifted a little."""
-    for p in range(len(ends) - 1):
-        for shift in (-2, -1, 1, 2):
-            moved = [*ends]
-            moved[p] += shift
-            if all(a < b for a, b in pairwise([0, *moved])):
-                yield moved
+    """The cuts with one of them shifted a little, or several neighbours together by one block."""
+    inner = len(ends) - 1
+    moves = [(p, p + 1, shift) for p in range(inner) for shift in (-2, -1, 1, 2)]
+    longest = inner if inner <= _FEW_CUTS else 2
+    runs = [(p, q) for p in range(inner) for q in range(p + 2, min(p + longest, inner) + 1)]
+    moves += [(p, q, shift) for p, q in runs for shift in (-1, 1)]
+    for start, stop, shift in moves:
+        moved = [end + shift if start <= p < stop else end for p, end in enumerate(ends)]
+        if all(a < b for a, b in pairwise([0, *moved])):
+            yield moved
 
 
 def _other_depths(shape: Shape, most: Sequence[int]) -> Iterable[Shape]:
