@@ -19,6 +19,7 @@ from potluck.errors import PlanError
 from potluck.plan.bound import lower_bound_s
 from potluck.plan.cost import CostModel, Line, Shape
 from potluck.plan.events import simulate
+from potluck.plan.fitting import shortfall
 from potluck.plan.guide import Guess, Guide
 from potluck.plan.sequences import Groups, all_sequences, neighbours, shuffled, starts
 from potluck.plan.tables import Tables
@@ -66,7 +67,11 @@ def find_plan(
     ]  # fmt: skip
     pool = sorted((scored for search in searches for scored in search.run()), key=lambda s: s[0])
     if not pool:
-        raise PlanError("no plan fits the memory of these devices; see `potluck plan`")
+        missing = shortfall(facts, profile, sizes)
+        words = (
+            missing.words() if missing else "no plan that fits was found in this time; give more with --plan-seconds"
+        )
+        raise PlanError(f"plan: {words}")
     judged: list[tuple[float, float, Plan]] = []
     for cost_s, plan in pool:
         if judged and (len(judged) >= _POOL or time.monotonic() > began + seconds):

@@ -16,7 +16,7 @@ from potluck.errors import InputError, PlanError, PotluckError
 from potluck.failures import traceback_kept
 from potluck.fleet_file import read_fleet
 from potluck.plan.baselines import PLANNERS
-from potluck.plan.fitting import fitting_plan, shortfall
+from potluck.plan.fitting import fitting_plan
 from potluck.plan.search import Found, find_plan
 from potluck.simulate.run import SimulatedRun
 from potluck.types import Plan
@@ -64,10 +64,9 @@ def ask(planner: str, it: Measured, seconds: float) -> Answer:
         found = find_plan(it.facts, it.profile, it.sizes, seconds=seconds, coupled_samples=local)
     except PlanError:
         simple = fitting_plan(it.facts, it.profile, it.sizes)
-        if simple is not None:
-            return Answer(planner, simple)
-        missing = shortfall(it.facts, it.profile, it.sizes)
-        raise PlanError(f"plan: {missing.words()}" if missing else "plan: nothing fits the devices' memory") from None
+        if simple is None:
+            raise
+        return Answer(planner, simple)
     return Answer(planner, found.plan, found)
 
 
