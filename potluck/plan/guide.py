@@ -14,8 +14,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from potluck.plan.cost import CostModel
-from potluck.plan.memory import LINK_WINDOW_BYTES
 from potluck.plan.tables import Array, DeviceTables
+from potluck.wire.link import DEFAULT_WINDOW_BYTES
 
 LIMITS = 14  # rungs of the ladder
 _NEAR = np.array([0.85, 0.93, 1.0, 1.1])
@@ -202,7 +202,7 @@ class Guide:
             takes = np.array([[member.resident((i, j)) if j > i else 1.0 for j in range(self.blocks + 1)]
                               for i in range(self.blocks + 1)])  # fmt: skip
             held = self._held + working + 2 * (self._at_edges + self._fed)
-            copied = np.minimum(self._held - self._buffers - self._size, LINK_WINDOW_BYTES)
+            copied = np.minimum(self._held - self._buffers - self._size, DEFAULT_WINDOW_BYTES)
             between_rounds = held + np.maximum(0.0, copied - self._size - working)
             room = member.memory_bytes - profile.code_bytes
             fixed = np.where(takes * between_rounds > room, np.inf, takes * held - room)

@@ -9,8 +9,7 @@ import msgspec
 from potluck.plan.schedule import backlog, in_flight
 from potluck.plan.tables import DeviceTables, Tables
 from potluck.types import Block, ModelFacts, Plan, Stage, Value
-
-LINK_WINDOW_BYTES = 64 * 2**20  # as `wire/link.py` has it
+from potluck.wire.link import DEFAULT_WINDOW_BYTES
 
 
 class MemoryUse(Value, frozen=True):
@@ -138,7 +137,7 @@ def stage_bytes(
     gradients = span.trainable + summed_bytes(span.trainable, span.tied, members)
     activations = crossing * in_flight + kept if recompute else kept * in_flight
     resident = 1.0 if device is None else device.resident(span.blocks)
-    copied = min(span.weights + span.optimizer_slots * span.trainable, LINK_WINDOW_BYTES)
+    copied = min(span.weights + span.optimizer_slots * span.trainable, DEFAULT_WINDOW_BYTES)
     needed = MemoryUse(
         weights=span.weights,
         gradients=gradients,

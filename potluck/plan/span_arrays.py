@@ -6,9 +6,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from potluck.plan.memory import LINK_WINDOW_BYTES, SpanBytes
+from potluck.plan.memory import SpanBytes
 from potluck.plan.tables import Array, DeviceTables
 from potluck.types import ModelFacts
+from potluck.wire.link import DEFAULT_WINDOW_BYTES
 
 
 class SpanArrays:
@@ -45,7 +46,7 @@ class SpanArrays:
         )
         activations = crossing * in_flight + kept if recompute else kept * in_flight
         optimizer = self._slots * self._trainable
-        copied = np.minimum(self._weights + optimizer, LINK_WINDOW_BYTES)
+        copied = np.minimum(self._weights + optimizer, DEFAULT_WINDOW_BYTES)
         sending = np.maximum(0.0, copied - gradients - activations - working)
         state = self._weights + gradients + optimizer + 2 * self._buffers
         needed = state + activations + working + waiting * crossing + sending
