@@ -21,9 +21,7 @@ _JSON = click.option("--json", is_flag=True, default=None, help="End standard ou
 _PLAIN = click.option(
     "--plain-network", metavar="CIDR", help="A network you trust: nothing sent over it is encrypted yet."
 )
-_PLAN = click.option(
-    "--plan", metavar="FILE", help="Who runs what (docs/plan-format.md).  [default: the best one found]"
-)
+_PLAN = click.option("--plan", metavar="FILE", help="Who runs what (docs/plan-format.md).  [default: see above]")
 _MEASURING = (
     click.option("--profile-seconds", metavar="TIME", help="Each device measures so long at most.  [default: 15s]"),
     click.option("--profile-dir", metavar="DIR", help="Where profiles are kept.  [default: ~/.cache/potluck/profiles]"),
@@ -103,6 +101,7 @@ def demo(devices: str, run_dir: Path | None, json: bool | None) -> int:
 def train(job: str, resume: bool, config: Path | None, **flags: Any) -> int:
     """Train the job of a Python file (its name `job`, or another as FILE.py:NAME).
 
+    Without --plan, the devices are measured and the best plan found for them is used.
     First Ctrl-C: finish the round, save everything, stop. Second: stop at once.
 
     \b
@@ -239,6 +238,7 @@ def join(address: str, config: Path | None, **flags: Any) -> int:
 def verify(job: str | None, run_dir: Path | None, rounds: int, config: Path | None, **flags: Any) -> int:
     """Is it the same numbers? And was every sample used exactly once?
 
+    Without --plan, every device gets a stage.
     With JOB: trains a few rounds on several devices and on one, and compares. With --run: checks the ledger of a run.
 
     \b
