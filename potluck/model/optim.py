@@ -73,8 +73,8 @@ class StageOptimizer:
             }
 
     def _build(self) -> torch.optim.Optimizer | None:
-        _leave_the_compiler_out()
         """A fresh torch optimizer; None without parameters, which torch refuses."""
+        _leave_the_compiler_out()
         by_group: dict[int | None, list[torch.Tensor]] = {}
         for name, parameter in self.parameters.items():
             by_group.setdefault(self._group_of[name], []).append(parameter)
