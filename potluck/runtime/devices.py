@@ -51,11 +51,14 @@ def _one_heap() -> None:
         ctypes.CDLL(None).mallopt(_M_ARENA_MAX, 1)
 
 
+_OWN_BYTES = 160 * 2**20  # stacks of threads and what kernels keep: address space that no tensor of the job takes
+
+
 def _limit_memory(more_bytes: int) -> None:
-    """Lets this process allocate so much more than it has now; beyond that, allocations fail."""
+    """Lets this process allocate so much more than it needs for itself; beyond that, allocations fail."""
     with open("/proc/self/status") as status:
         used_kb = next(int(line.split()[1]) for line in status if line.startswith("VmData:"))
-    limit = used_kb * 1024 + more_bytes
+    limit = used_kb * 1024 + _OWN_BYTES + more_bytes
     resource.setrlimit(resource.RLIMIT_DATA, (limit, resource.getrlimit(resource.RLIMIT_DATA)[1]))
 
 

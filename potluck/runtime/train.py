@@ -12,6 +12,7 @@ from potluck.metrics.folds import throughput, usual_round_s
 from potluck.metrics.records import RECORDS, EvaluationRecord, read
 from potluck.model.program import encode
 from potluck.plan.baselines import even_plan
+from potluck.plan.memory import SpanBytes, stage_bytes
 from potluck.plan.validate import read_plan, validate
 from potluck.recover.checkpoint import load
 from potluck.runtime.coordinator import Coordinator, Session
@@ -66,6 +67,19 @@ def _check_batch(job: Job, fleet: Fleet) -> None:
         )
 
 
+def _check_memory(prepared: PreparedJob, fleet: Fleet) -> None:
+    """Whether every device has room for some block at all; what fits together, planning finds out."""
+    facts, rows = prepared.facts, prepared.job.micro_batch
+    spans = [SpanBytes.of(facts, (i, i + 1)) for i in range(len(facts.blocks))]
+    least = min(stage_bytes(span, rows=rows, in_flight=1).total for span in spans)
+    for device in fleet.devices:
+        if 0 < device.memory_bytes < least:
+            raise InputError(
+                f"device {device.name}: {device.memory_bytes} bytes of memory, and the smallest block needs {least}; "
+                "give it more, or leave it out"
+            )
+
+
 def train(job: Job, fleet: Fleet | None = None, options: Options | None = None) -> TrainResult:
     """Trains the job on the fleet (by default one local device) and returns where the model is.
 
@@ -81,6 +95,7 @@ def train(job: Job, fleet: Fleet | None = None, options: Options | None = None) 
         if options.plan is not None or len(fleet.devices) == 1:
             choose_plan(prepared, options.plan, fleet)
         _check_batch(job, fleet)
+        _check_memory(prepared, fleet)
     with LiveFleet(fleet, options) as live:
         _check_batch(job, live.fleet)
         if options.plan is not None or len(live.fleet.devices) == 1:

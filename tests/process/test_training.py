@@ -173,6 +173,7 @@ def test_a_killed_device_ends_the_run_with_one_line_and_nothing_left_behind(tmp_
 
 def test_a_device_without_enough_memory_says_so(tmp_path: Path) -> None:
     case = next(c for c in core_cases() if c.name == "unet")
-    fleet = Fleet(devices=(potluck.DeviceSpec(name="tiny", memory_bytes=20_000),))
-    with pytest.raises(potluck.errors.InputError, match="tiny"):
-        train(case_job(case, 1), fleet, Options(run_dir=tmp_path / "run"))
+    tiny = potluck.DeviceSpec(name="tiny", memory_bytes=2_000)
+    for others in ((), (potluck.DeviceSpec(name="roomy"),)):
+        with pytest.raises(potluck.errors.InputError, match="tiny"):
+            train(case_job(case, 1), Fleet(devices=(tiny, *others)), Options(run_dir=tmp_path / "run"))
