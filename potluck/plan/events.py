@@ -14,11 +14,10 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from potluck.plan.messages import Messages, Parcel
-from potluck.plan.schedule import Action, actions, stage_of
+from potluck.plan.schedule import ROUNDS_AHEAD, Action, actions, stage_of
 from potluck.plan.tables import Tables
 from potluck.types import COORDINATOR, ModelFacts, Plan, Profile
 
-FED_AHEAD = 2  # rounds whose samples may be on their way before the round begins
 _Key = tuple[object, ...]  # what names a message
 
 
@@ -159,7 +158,7 @@ class _World:
         """The coordinator: sends the samples of each round, a little ahead."""
         feeds = self.messages.feeds()
         for round in range(self.rounds):
-            gate: tuple[_Key, ...] = (("verdict", round - FED_AHEAD),) if round >= FED_AHEAD else ()
+            gate: tuple[_Key, ...] = (("verdict", round - ROUNDS_AHEAD),) if round >= ROUNDS_AHEAD else ()
             for j, parcel in feeds:
                 key = ("feed", round, j, parcel.target)
                 yield _Step("feed", round, j, gate, 0.0, ((key, parcel),))

@@ -27,6 +27,7 @@ ActionKind = Literal[
 ]
 
 WHOLE_ROUND = -1  # the micro-batch of the three actions that end a round
+ROUNDS_AHEAD = 2  # rounds whose samples may be on their way beyond the one that trains
 
 
 class Action(msgspec.Struct, frozen=True):

@@ -11,7 +11,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import islice, pairwise
+from itertools import islice
 
 import numpy as np
 
@@ -21,6 +21,7 @@ from potluck.plan.cost import CostModel, Line, Shape
 from potluck.plan.events import simulate
 from potluck.plan.fitting import shortfall
 from potluck.plan.guide import Guess, Guide
+from potluck.plan.nearby import other_depths, ranges, shifted_cuts
 from potluck.plan.sequences import Groups, all_sequences, neighbours, shuffled, starts
 from potluck.plan.tables import Tables
 from potluck.types import ModelFacts, Plan, Profile
@@ -29,7 +30,6 @@ EXHAUSTIVE_DEVICES = 4  # up to here every sequence of groups is tried
 _WORTH_POLISHING = 1.25
 _WORTH_A_LOOK = 1.12  # guesses within this factor of the best are judged by the cost model
 _STARTS = 6
-_FEW_CUTS = 4  # more than two are shifted together only where there are not more
 _MEMORY_TRIES = ((False, 0.0), (False, 1.0), (False, 2.0), (True, 0.0), (True, 1.0))  # recompute, margin
 _POOL = 12  # plans that are polished and simulated
 _SEARCHING, _POLISHING = 0.6, 0.8  # of the time given; the rest is for the simulation
@@ -192,14 +192,14 @@ class Search:
     def _around(self, shape: Shape) -> Iterable[Shape]:
         """Everything one step away; shifted cuts also with the depths that suit them."""
         groups = tuple(devices for _, devices in shape.stages)
-        for ends in _shifted([stop for (_, stop), _ in shape.stages]):
-            yield Shape(tuple(zip(_ranges(ends), groups, strict=True)), shape.depths, shape.recompute)
+        for ends in shifted_cuts([stop for (_, stop), _ in shape.stages]):
+            yield Shape(tuple(zip(ranges(ends), groups, strict=True)), shape.depths, shape.recompute)
             yield from self._shapes(groups, ends)
-        yield from _other_depths(shape, [self._most_deep(shape.stages, p) for p in range(len(groups))])
+        yield from other_depths(shape, [self._most_deep(shape.stages, p) for p in range(len(groups))])
 
     def _shapes(self, groups: Groups, cuts: Sequence[int]) -> Iterable[Shape]:
         """The cuts with the depths that memory allows: deepest, shallowest; recomputing if nothing else fits."""
-        stages = tuple(zip(_ranges(cuts), groups, strict=True))
+        stages = tuple(zip(ranges(cuts), groups, strict=True))
         shallow = Shape.of(stages, range(len(stages), 0, -1))
         deep = self._deepest(stages, shallow.recompute)
         if deep is None:
@@ -296,35 +296,6 @@ def _batched(shapes: Iterable[Shape], size: int) -> Iterator[list[Shape]]:
     some = iter(shapes)
     while part := list(islice(some, size)):
         yield part
-
-
-def _shifted(ends: Sequence[int]) -> Iterable[list[int]]:
-    """The cuts with one of them shifted a little, or several neighbours together by one block."""
-    inner = len(ends) - 1
-    moves = [(p, p + 1, shift) for p in range(inner) for shift in (-2, -1, 1, 2)]
-    longest = inner if inner <= _FEW_CUTS else 2
-    runs = [(p, q) for p in range(inner) for q in range(p + 2, min(p + longest, inner) + 1)]
-    moves += [(p, q, shift) for p, q in runs for shift in (-1, 1)]
-    for start, stop, shift in moves:
-        moved = [end + shift if start <= p < stop else end for p, end in enumerate(ends)]
-        if all(a < b for a, b in pairwise([0, *moved])):
-            yield moved
-
-
-def _other_depths(shape: Shape, most: Sequence[int]) -> Iterable[Shape]:
-    """The shape with one depth changed, or without one recomputation."""
-    count = len(shape.depths)
-    for p in range(count):
-        for depth in range(count - p, most[p] + 1):
-            depths = (*shape.depths[:p], depth, *shape.depths[p + 1 :])
-            if depth != shape.depths[p] and all(a >= b for a, b in pairwise(depths)):
-                yield Shape(shape.stages, depths, shape.recompute)
-        if shape.recompute[p]:
-            yield Shape(shape.stages, shape.depths, (*shape.recompute[:p], False, *shape.recompute[p + 1 :]))
-
-
-def _ranges(ends: Sequence[int]) -> list[tuple[int, int]]:
-    return list(zip([0, *ends[:-1]], ends, strict=True))
 
 
 def _outline(plan: Plan) -> tuple[object, ...]:

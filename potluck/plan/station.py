@@ -70,6 +70,7 @@ class Stations:
         self._spans: dict[tuple[int, int], SpanBytes] = {}
         self._sizes: dict[tuple[str, tuple[int, int], int, int, bool], Bytes] = {}
         self._known: dict[tuple[tuple[int, int], tuple[str, ...], int, bool], Station | None] = {}
+        self._fitting: dict[tuple[int, tuple[int, int], bool, int, int], bool] = {}
 
     def best(
         self, blocks: tuple[int, int], devices: tuple[str, ...], depth: int, recompute: bool = False
@@ -137,11 +138,16 @@ class Stations:
 
     def fits(self, station: Station, depth: int, waiting: int) -> bool:
         """Whether every member has the memory for this depth and so many micro-batches waiting on its links."""
-        for place, member in enumerate(station.stage.group):
-            limit = self.tables.devices[member.device].memory_bytes
-            if limit and self.need_bytes(station, place, depth, waiting) > limit:
-                return False
-        return True
+        stage = station.stage
+        key = (station.crew, stage.blocks, stage.recompute, depth, waiting)
+        found = self._fitting.get(key)
+        if found is None:
+            limits = [self.tables.devices[member.device].memory_bytes for member in stage.group]
+            found = self._fitting[key] = all(
+                not limit or self.need_bytes(station, place, depth, waiting) <= limit
+                for place, limit in enumerate(limits)
+            )
+        return found
 
     def need_bytes(self, station: Station, place: int, depth: int, waiting: int) -> int:
         """Most bytes one member needs."""

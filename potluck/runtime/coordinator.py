@@ -15,6 +15,7 @@ from potluck.errors import InputError, PotluckError
 from potluck.job import Job
 from potluck.metrics.records import EvaluationRecord, IncidentRecord, PlanAdopted, Record, RunEnded, RunStarted
 from potluck.optimizers import Optimizer
+from potluck.plan.schedule import ROUNDS_AHEAD
 from potluck.runtime.evaluation import Evaluator, Judge, seen_before
 from potluck.runtime.feeder import FedRound, Feeder
 from potluck.runtime.layout import PlanLayout
@@ -29,7 +30,6 @@ from potluck.types import COORDINATOR, Plan, RoundRecord
 from potluck.wire.link import Link
 from potluck.wire.messages import Begin, Committed, Prepare, Prepared, Ready, Verdict
 
-_AHEAD = 2  # rounds fed beyond the one that trains
 _AHEAD_ALONE = 4  # a lone device commits by itself and never waits for us,
 _SAVE_AT_LEAST_S = 120.0
 _BEGUN_ALONE = 2  # so it always has the next orders already
@@ -109,11 +109,13 @@ class Coordinator:
     def train(self) -> str:
         """Runs every round; returns why it ended. The devices are left waiting for orders."""
         s = self.s
-        loader = training_loader(s.job, ahead=_AHEAD)
+        loader = training_loader(s.job, ahead=ROUNDS_AHEAD)
         self.order = loader.order
         self.last_commit_s = time.monotonic()
         self._announce()
-        feeder = Feeder(loader, s.layout, s.link, s.first_round, _AHEAD_ALONE if self.alone else _AHEAD, s.timeout_s)
+        feeder = Feeder(
+            loader, s.layout, s.link, s.first_round, _AHEAD_ALONE if self.alone else ROUNDS_AHEAD, s.timeout_s
+        )
         evaluator = Evaluator(s, self._next) if s.job.eval_data is not None else None
         try:
             reason = self._rounds(feeder, evaluator)

@@ -35,6 +35,7 @@ class Roster:
         self._gathering: Callable[[str], None] | None = None  # whom to tell, while devices may still come and go
         self.interrupted: Callable[[], bool] = lambda: False
         self.died: Callable[[], str | None] = lambda: None
+        self.what_now = "start again without it, or once it is back"  # said with every loss
 
     def gather(self, wanted: Iterable[str] | int, timeout_s: float, progress: Callable[[str], None]) -> None:
         """Waits until the named devices, or so many of any name, have joined and opened their links.
@@ -102,14 +103,12 @@ class Roster:
         while time.monotonic() < deadline:
             dead = self.died()
             if dead is not None and "code -" in dead:  # ended by a signal: nobody else's fault
-                return DeviceError(f"{dead}; the last checkpoint is intact: go on with --resume")
+                return DeviceError(f"{dead}; {self.what_now}")
             with contextlib.suppress(queue.Empty):
                 event = self._server.events.get(timeout=_POLL_S)
                 if isinstance(event, Disconnected) and event.peer_id in self._names and not event.said_goodbye:
                     name = self._names[event.peer_id]
-                    return DeviceError(
-                        f"device {name} is gone ({event.why}); the last checkpoint is intact: go on with --resume"
-                    )
+                    return DeviceError(f"device {name} is gone ({event.why}); {self.what_now}")
         return error
 
     def _admit(self, number: int, hello: Hello) -> None:
@@ -157,9 +156,7 @@ class Roster:
         name = self._names.pop(event.peer_id, None)
         if name is not None:
             del self._numbers[name]
-            raise DeviceError(
-                f"device {name} is gone ({event.why}); the last checkpoint is intact: go on with --resume"
-            )
+            raise DeviceError(f"device {name} is gone ({event.why}); {self.what_now}")
 
 
 def _failure(name: str, message: Failed) -> DeviceError | InputError:

@@ -16,6 +16,8 @@ from potluck.runtime.state_transfer import receive_state
 if TYPE_CHECKING:
     from potluck.runtime.coordinator import Session
 
+GO_ON = "the last checkpoint is intact: go on with --resume"
+
 
 class Saver:
     """Collects every stage's state after a round and writes a checkpoint. A full disk does not stop training."""
@@ -66,6 +68,7 @@ class Saver:
         except PotluckError as error:
             self._warn(round, error)
             return
+        self.s.roster.what_now = GO_ON
         size = sum(t.nbytes for t in weights.values()) + sum(t.nbytes for t in self.s.model.optimizer.values())
         now = time.monotonic()
         self._say(CheckpointRecord(round=round, bytes=size, seconds=now - started, at_s=now - self._started_s))

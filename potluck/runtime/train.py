@@ -23,6 +23,7 @@ from potluck.runtime.options import Options
 from potluck.runtime.planning import plan_for
 from potluck.runtime.prepare import PreparedJob, prepare_job
 from potluck.runtime.run_folder import RunFolder, load_resume, new_run_dir
+from potluck.runtime.saving import GO_ON
 from potluck.types import DeviceSpec, Fleet, Plan
 
 
@@ -144,6 +145,7 @@ def _session(live: LiveFleet, prepared: PreparedJob, plan: Plan, options: Option
         model.load_weights(weights, str(found.path))
         model.optimizer = optimizer
         first = manifest.position.round
+        live.roster.what_now = GO_ON
         for problem in found.skipped:
             options.progress(f"skipped a damaged checkpoint: {problem}")
     elif (run_dir / RECORDS).exists():
