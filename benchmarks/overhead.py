@@ -16,15 +16,14 @@ import subprocess
 import sys
 import tempfile
 import time
-from dataclasses import dataclass
 from pathlib import Path
 
 import click
 import torch
-from torch import nn
 
-import potluck
-from benchmarks.zoo_jobs import CaseSamples, devices
+from benchmarks import workloads
+from benchmarks.workloads import Workload
+from benchmarks.zoo_jobs import devices
 from potluck.metrics.folds import rounds as round_records
 from potluck.metrics.records import RECORDS, read
 from potluck.model.forms import LABEL, call_model
@@ -36,69 +35,13 @@ from potluck.runtime.prepare import PreparedJob, prepare_job
 from potluck.runtime.train import run_on
 from potluck.types import Fleet, Member, Plan, Stage
 
-MODELS = ("mobilenet_v2", "gpt_10m")
-
-
-@dataclass(frozen=True)
-class Workload:
-    """A job to measure and its shape."""
-
-    job: potluck.Job
-    rounds: int
+SIZES = {"mobilenet_v2": (16, 8), "gpt_10m": (4, 8)}  # samples of a micro-batch, micro-batches of a round
 
 
 def workload(name: str, rounds: int) -> Workload:
-    """MobileNetV2 at 32×32, or a decoder of ten million parameters."""
-    generator = torch.Generator().manual_seed(0)
-    if name == "mobilenet_v2":
-        from transformers import MobileNetV2Config, MobileNetV2ForImageClassification
-
-        micro, micros = 16, 8
-        images = torch.randn(micro * micros, 3, 32, 32, generator=generator)
-        labels = torch.randint(0, 10, (len(images),), generator=generator)
-
-        def make() -> nn.Module:
-            config = MobileNetV2Config(num_labels=10, image_size=32)
-            config.classifier_dropout_prob = 0.0
-            return Logits(MobileNetV2ForImageClassification(config))
-
-        data = CaseSamples(images, labels)
-    else:
-        from transformers import GPT2Config, GPT2LMHeadModel
-
-        micro, micros, length, words = 4, 8, 64, 1024
-        tokens = torch.randint(0, words, (micro * micros, length), generator=generator)
-        data = CaseSamples(tokens, tokens.roll(-1, 1))
-
-        def make() -> nn.Module:
-            config = GPT2Config(
-                vocab_size=words, n_positions=length, n_embd=384, n_layer=6, n_head=6, resid_pdrop=0.0, embd_pdrop=0.0,
-                attn_pdrop=0.0, use_cache=False, bos_token_id=0, eos_token_id=0,
-            )  # fmt: skip
-            return Logits(GPT2LMHeadModel(config))
-
-    job = potluck.Job(
-        model=make, loss=token_loss, optimizer=potluck.SGD(lr=0.01, momentum=0.9), data=data,
-        batch_size=micro * micros, micro_batch_size=micro, rounds=rounds, checkpoint_every=10**9,
-    )  # fmt: skip
-    return Workload(job, rounds)
-
-
-def token_loss(outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-    """Cross entropy over samples, or over every token of every sample."""
-    return nn.functional.cross_entropy(outputs.reshape(-1, outputs.shape[-1]), labels.reshape(-1))
-
-
-class Logits(nn.Module):
-    """A transformers model that gives its logits only."""
-
-    def __init__(self, model: nn.Module) -> None:
-        super().__init__()
-        self.model = model
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        result: torch.Tensor = self.model(x).logits
-        return result
+    """A workload at this benchmark's sizes: rounds short enough to interleave many repeats."""
+    micro_batch, micro_batches = SIZES[name]
+    return workloads.workload(name, rounds, micro_batch * micro_batches, micro_batch)
 
 
 def plain_loop(name: str, rounds: int) -> None:
@@ -236,7 +179,7 @@ def measure(name: str, rounds: int, repeats: int) -> dict[str, float]:
 @click.option("--json", "as_json", is_flag=True, help="One JSON object as the last line.")
 @click.option("--quick", is_flag=True, help="Fewer repeats.")
 @click.option("--rounds", default=7, show_default=True)
-@click.option("--models", default=",".join(MODELS), show_default=True)
+@click.option("--models", default=",".join(SIZES), show_default=True)
 @click.option("--plain", default="", hidden=True)
 def main(as_json: bool, quick: bool, rounds: int, models: str, plain: str) -> None:
     """Measure what agents cost over plain PyTorch. Example: python -m benchmarks.overhead --json"""

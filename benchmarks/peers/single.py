@@ -1,0 +1,115 @@
+"""A plain PyTorch trainer on one device. The sum over all devices, all at once, is what a perfect system would reach.
+
+    python -m benchmarks.peers.single --model resnet50 --seconds 20 --ready-file ready --start-file start --out one.json
+
+It warms up, finds its fastest micro-batch, makes the ready file, waits for the start file, and trains for `--seconds`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import statistics
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+
+from benchmarks.peers.accumulate import Task, fastest, pieces
+from benchmarks.peers.program import Outcome, Run, Watchdog, finish, run_options
+from benchmarks.workloads import BATCHES, plain, samples, sgd
+
+LOOK_S = 0.02
+
+
+@click.command()
+@run_options("8,16,24,40")
+@click.option("--seconds", default=20.0, show_default=True, help="How long to train.")
+@click.option("--trial-s", default=2.0, show_default=True, help="How long to try each size of micro-batch.")
+@click.option("--ready-file", type=click.Path(path_type=Path), help="Made when it is ready to start.")
+@click.option("--start-file", type=click.Path(path_type=Path), help="It starts when this file exists.")
+def main(run: Run, seconds: float, trial_s: float, ready_file: Path | None, start_file: Path | None) -> None:
+    """Train on one device for a while, or, with --seconds 0, for --rounds."""
+    watchdog = Watchdog(run.timeout_s + seconds)
+    case = plain(run.model)
+    inputs, labels = samples(case, run.batch, run.dtype)
+    task = Task(case.make_model().to(run.dtype), case.loss, inputs, labels)
+    micro_batch = fastest(task, run.micro_batches, run.batch, trial_s)
+    watchdog.pat()
+    if ready_file is not None:
+        ready_file.touch()
+    if start_file is not None:
+        _wait(start_file, run.timeout_s)
+        watchdog.pat()
+    finish(run, _train(run, task, micro_batch, seconds), dict(task.model.named_parameters()))
+
+
+def _wait(start_file: Path, timeout_s: float) -> None:
+    deadline = time.monotonic() + timeout_s
+    while not start_file.exists():
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"{start_file} did not appear in {timeout_s:.0f} s; make it when all are ready")
+        time.sleep(LOOK_S)
+
+
+def _train(run: Run, task: Task, micro_batch: int, seconds: float) -> Outcome:
+    """Rounds until time is up, which may be in the middle of one; the step's cost is spread over its round."""
+    optimizer = sgd(task.model)
+    parts = pieces(0, run.batch, micro_batch)
+    clock = _Clock(seconds)
+    loss, cpu_s = None, time.process_time()
+    for number in itertools.count() if seconds else range(run.total):
+        so_far, offset = 0.0, number % BATCHES * run.batch
+        for part in itertools.takewhile(lambda _: not clock.up, parts):
+            size = part.stop - part.start
+            with clock.work(size):
+                so_far += task.backward(slice(part.start + offset, part.stop + offset), size / run.batch)
+        if clock.up and clock.step_s:
+            break
+        loss = so_far
+        with clock.step():
+            optimizer.step()
+            optimizer.zero_grad()
+    round_s = clock.round_s(run.batch)
+    return Outcome(
+        system="single", model=run.model, samples_per_s=run.batch / round_s, round_s=[round_s],
+        cpu_s=time.process_time() - cpu_s, batch=run.batch, micro_batch=max(p.stop - p.start for p in parts), loss=loss,
+    )  # fmt: skip
+
+
+class _Clock:
+    """Adds up the time of micro-batches and of optimizer steps, and says when time is up."""
+
+    def __init__(self, seconds: float) -> None:
+        self._end = time.perf_counter() + seconds if seconds else float("inf")
+        self._work_s, self._samples = 0.0, 0
+        self.step_s: list[float] = []
+
+    @property
+    def up(self) -> bool:
+        """Whether time is up; at least one micro-batch is always measured."""
+        return self._samples > 0 and time.perf_counter() >= self._end
+
+    @contextlib.contextmanager
+    def work(self, samples: int) -> Iterator[None]:
+        """Times a micro-batch."""
+        started = time.perf_counter()
+        yield
+        self._work_s += time.perf_counter() - started
+        self._samples += samples
+
+    @contextlib.contextmanager
+    def step(self) -> Iterator[None]:
+        """Times a step."""
+        started = time.perf_counter()
+        yield
+        self.step_s.append(time.perf_counter() - started)
+
+    def round_s(self, batch: int) -> float:
+        """Seconds of a round of this many samples."""
+        return self._work_s / self._samples * batch + statistics.fmean(self.step_s)
+
+
+if __name__ == "__main__":
+    main()
