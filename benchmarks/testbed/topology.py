@@ -1,0 +1,76 @@
+"""What a fleet asks of the network: the line of every device, and the rooms they stand in. Pure."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from ipaddress import IPv4Address, IPv4Network
+
+from potluck.errors import InputError
+from potluck.types import COORDINATOR, Fleet
+
+NETWORK = IPv4Network("10.77.0.0/24")  # only ever inside the namespaces
+MOST_DEVICES = 200
+
+
+@dataclass(frozen=True)
+class Topology:
+    """Devices on one bridge, or on two that are joined by a trunk. Bytes/s in each direction; None: not limited."""
+
+    lines: dict[str, float | None]  # every device, and the coordinator
+    rooms: tuple[tuple[str, ...], ...]  # one or two
+    trunk: float | None = None
+
+    def address(self, device: str) -> IPv4Address:
+        """The coordinator is the first in the network, the devices follow in fleet order."""
+        return NETWORK[1 + list(self.lines).index(device)]
+
+
+def topology(fleet: Fleet, coordinator_bytes_s: float | None = None) -> Topology:
+    """The network of a fleet. A link slower than the lines of both its ends leads from one room to the other."""
+    _check_possible(fleet)
+    names = [COORDINATOR, *(d.name for d in fleet.devices)]
+    lines: dict[str, float | None] = {COORDINATOR: coordinator_bytes_s}
+    for name in names[1:]:
+        lines[name] = _or_none(max(_rate(fleet, name, other) for other in names if other != name))
+    far = {
+        frozenset((a, b)): _rate(fleet, a, b)
+        for number, a in enumerate(names)
+        for b in names[number + 1 :]
+        if _rate(fleet, a, b) < min(lines[n] or math.inf for n in (a, b) if n != COORDINATOR)
+    }
+    if not far:
+        return Topology(lines, (tuple(names),))
+    rooms = _rooms(names, set(far))
+    if len(set(far.values())) != 1 or any(
+        (frozenset((a, b)) in far) == (a in rooms[0] and b in rooms[0] or a in rooms[1] and b in rooms[1])
+        for number, a in enumerate(names)
+        for b in names[number + 1 :]
+    ):
+        raise InputError(
+            "fleet: the links that differ do not make two rooms; give every pair from one room to the other the same "
+            "bandwidth (the coordinator stands in a room too), or give every link of a device the bandwidth of its line"
+        )
+    return Topology(lines, rooms, next(iter(far.values())))
+
+
+def _rooms(names: list[str], far: set[frozenset[str]]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    first = [name for name in names if frozenset((names[0], name)) not in far]
+    return tuple(first), tuple(name for name in names if name not in first)
+
+
+def _rate(fleet: Fleet, a: str, b: str) -> float:
+    return fleet.link(a, b).bandwidth_bytes_s or math.inf
+
+
+def _or_none(rate: float) -> float | None:
+    return None if rate == math.inf else rate
+
+
+def _check_possible(fleet: Fleet) -> None:
+    if len(fleet.devices) > MOST_DEVICES:
+        raise InputError(f"fleet: {len(fleet.devices)} devices; a testbed has room for {MOST_DEVICES}")
+    if fleet.medium != "full":
+        raise InputError(f"fleet: medium {fleet.medium!r} cannot be built; a testbed has full-duplex links only")
+    if fleet.latency_s or any(link.latency_s for link in fleet.links):
+        raise InputError("fleet: a testbed adds no latency; leave it out, and put benchmarks/proxy.py in between")
