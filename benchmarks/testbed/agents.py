@@ -31,7 +31,7 @@ def environment(threads: int = 1) -> dict[str, str]:
 
 
 def join_command(spec: DeviceSpec, address: str) -> list[str]:
-    """What the owner of a device would type. The device's memory, less what an agent needs for itself, is for the job."""
+    """What the owner of a device would type. Its memory, less what an agent needs for itself, is for the job."""
     command = [sys.executable, "-m", "potluck", "join", address, "--name", spec.name, "--threads", str(spec.threads)]
     if spec.memory_bytes:
         command += ["--memory", str(max(spec.memory_bytes - OWN_BYTES, spec.memory_bytes // 2))]

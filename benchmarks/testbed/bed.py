@@ -152,7 +152,7 @@ class Testbed:
         self._cgroups.freeze(self._folder(device), False)
 
     def kill(self, device: str) -> None:
-        """Ends every process of a device at once. Its kernel still says goodbye: cut it first to emulate a power cut."""
+        """Ends every process of a device at once. Its kernel still says goodbye; for a power cut, cut it first."""
         self._cgroups.kill(self._folder(device))
 
     def cut(self, device: str) -> None:

@@ -2,8 +2,8 @@
 
     launch.py FILE... -- PROGRAM ARGUMENT...
 
-A program of its own, so that the whole program runs inside the cgroups from its first instruction, and nothing has to be
-done between fork and exec of a process that may have threads. It imports next to nothing: its start counts little.
+A program of its own, so that the device's program is inside the cgroups from its first instruction, and nothing has to
+be done between fork and exec of a process that may have threads. It imports next to nothing: its start counts little.
 """
 
 import os

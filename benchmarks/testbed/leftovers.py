@@ -13,7 +13,7 @@ _NAME = re.compile(r"potluck-([0-9]+)-([0-9]+)\.")
 
 
 def base_name(bed: str) -> str:
-    """The name that everything of a testbed begins with: its owner's process number and start time, and its own name."""
+    """What all names of a testbed begin with: process number and start time of its owner, and its own name."""
     return f"potluck-{os.getpid()}-{_started(os.getpid())}.{bed}"
 
 

@@ -41,22 +41,14 @@ def topology(fleet: Fleet, coordinator_bytes_s: float | None = None) -> Topology
     }
     if not far:
         return Topology(lines, (tuple(names),))
-    rooms = _rooms(names, set(far))
-    if len(set(far.values())) != 1 or any(
-        (frozenset((a, b)) in far) == (a in rooms[0] and b in rooms[0] or a in rooms[1] and b in rooms[1])
-        for number, a in enumerate(names)
-        for b in names[number + 1 :]
-    ):
+    first = tuple(name for name in names if frozenset((names[0], name)) not in far)
+    second = tuple(name for name in names if name not in first)
+    if set(far) != {frozenset((a, b)) for a in first for b in second} or len(set(far.values())) > 1:
         raise InputError(
             "fleet: the links that differ do not make two rooms; give every pair from one room to the other the same "
             "bandwidth (the coordinator stands in a room too), or give every link of a device the bandwidth of its line"
         )
-    return Topology(lines, rooms, next(iter(far.values())))
-
-
-def _rooms(names: list[str], far: set[frozenset[str]]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    first = [name for name in names if frozenset((names[0], name)) not in far]
-    return tuple(first), tuple(name for name in names if name not in first)
+    return Topology(lines, (first, second), next(iter(far.values())))
 
 
 def _rate(fleet: Fleet, a: str, b: str) -> float:
