@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import select
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -23,6 +24,7 @@ from potluck.verbs.here import cores as cores_here
 
 _LAUNCH = Path(__file__).with_name("launch.py")
 _REAP_S = 10.0
+_ENTER_S = 20.0
 Output = IO[bytes] | int | None
 
 
@@ -116,11 +118,18 @@ class Testbed:
         """Starts a program on a device (or the coordinator); it ends with the testbed at the latest."""
         doors = [str(path) for path in self._cgroups.doors(self._folder(device))]
         inside = [tool("ip"), "netns", "exec", self._network.spaces[device], *argv]
-        process = subprocess.Popen(
-            [sys.executable, "-I", "-S", str(_LAUNCH), *doors, "--", *inside],
-            env=env, cwd=cwd, stdin=stdin, stdout=stdout, stderr=stderr, start_new_session=True,
-        )  # fmt: skip
-        self._processes.append(process)
+        entered, entering = os.pipe()
+        try:
+            process = subprocess.Popen(
+                [sys.executable, "-I", "-S", str(_LAUNCH), str(entering), *doors, "--", *inside], pass_fds=[entering],
+                env=env, cwd=cwd, stdin=stdin, stdout=stdout, stderr=stderr, start_new_session=True,
+            )  # fmt: skip
+            self._processes.append(process)
+            os.close(entering)
+            if not select.select([entered], [], [], _ENTER_S)[0]:
+                raise TestbedError(f"{device}: a process did not get into its cgroups in {_ENTER_S:.0f} s; try again")
+        finally:
+            os.close(entered)
         return process
 
     def address(self, device: str) -> str:

@@ -6,6 +6,7 @@ testbed is gone with its namespaces. In a device the line is called eth0, at the
 
 from __future__ import annotations
 
+import itertools
 import json
 import shutil
 import subprocess
@@ -15,8 +16,12 @@ from benchmarks.testbed.errors import TestbedError, TestbedMissing
 from benchmarks.testbed.topology import NETWORK, Topology
 
 _TOOL_S = 20.0
+_handles = itertools.count()
 _SYSTEM_FOLDERS = "/usr/local/sbin:/usr/sbin:/sbin:/usr/bin:/bin"
-_WHOLE_PACKET = 68 * 1024  # above the largest packet that the kernel hands over unsplit; splitting it costs CPU time
+_LARGEST_PACKET = 60_000
+_LEAST_BURST = 8 * 1024
+_BURST_S = 0.0013
+_TIMER_S = 0.0001  # how late the kernel may be without losing bandwidth
 
 
 def tool(name: str) -> str:
@@ -37,8 +42,13 @@ def call(name: str, *arguments: str) -> str:
 
 
 def burst_bytes(rate: float) -> int:
-    """How much may pass at once at a rate in bytes/s: a whole packet where that is short against a round trip."""
-    return round(max(min(rate * 0.006, max(_WHOLE_PACKET, rate * 0.001)), 3 * 1024))
+    """How much may pass at once at a rate in bytes/s: little, as it is for free after a pause, but a few packets."""
+    return round(max(_LEAST_BURST, min(rate * _BURST_S, _LARGEST_PACKET * 8 / 7), rate * _TIMER_S))
+
+
+def packet_bytes(rate: float | None) -> int:
+    """What the kernel may hand to a line in one piece. It must fit the burst, or is split at some cost of CPU time."""
+    return _LARGEST_PACKET if rate is None else min(_LARGEST_PACKET, burst_bytes(rate) * 7 // 8)
 
 
 def queue_bytes(rate: float) -> int:
@@ -85,6 +95,7 @@ class Network:
 
     def set_rate(self, device: str, rate: float | None) -> None:
         """The line of a device, in both directions, in bytes/s."""
+        call("ip", "-n", self.spaces[device], "link", "set", "eth0", "gso_max_size", str(packet_bytes(rate)))
         _shape(self.spaces[device], "eth0", rate)
         _shape(self._switch, self._ports[device], rate)
 
@@ -131,8 +142,11 @@ def _shape(space: str, interface: str, rate: float | None) -> None:
         if "tbf" in call("tc", "-n", space, "qdisc", "show", "dev", interface):
             call("tc", "-n", space, "qdisc", "del", "dev", interface, "root")
         return
+    # A new one each time, which a new handle makes it: a packet in the old one's queue may be above the new burst, and
+    # would stay at its head for ever. What is queued is lost, and sent again as after any loss.
+    handle = ("handle", f"{next(_handles) % 0x7FFF + 1:x}:")
     bits = ("rate", f"{round(rate * 8)}bit", "burst", str(burst_bytes(rate)), "limit", str(queue_bytes(rate)))
-    call("tc", "-n", space, "qdisc", "replace", "dev", interface, "root", "tbf", *bits)
+    call("tc", "-n", space, "qdisc", "replace", "dev", interface, "root", *handle, "tbf", *bits)
 
 
 def spaces() -> list[str]:
