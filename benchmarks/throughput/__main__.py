@@ -1,0 +1,68 @@
+"""How fast is it, beside what people use today, on the same throttled devices?
+
+    python -m benchmarks.throughput --quick --json
+
+cells: samples/s of every system. ideal: the sum of plain trainers, one in each device, all at once. efficiency: ours
+over that. best_peer_ratio: ours over the best of all others. ddp_ratio: ours over PyTorch's DDP. Needs root (see
+docs/testbed.md).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import click
+import torch
+
+from benchmarks.throughput.cells import FULL, QUICK, Bench, Cell
+from benchmarks.throughput.measure import run, say
+from benchmarks.throughput.report import chart, figures, table
+
+
+def machine() -> dict[str, Any]:
+    """Where this was measured."""
+    return {"cores": os.cpu_count(), "system": platform.platform(), "python": platform.python_version(),
+            "torch": torch.__version__, "date": time.strftime("%Y-%m-%d")}  # fmt: skip
+
+
+def chosen(bench: Bench, only: tuple[str, ...], repeats: int | None) -> Bench:
+    """The benchmark with only the cells named FLEET or FLEET:MODEL."""
+    cells = bench.cells
+    if only:
+        pairs = [word.partition(":") for word in only if ":" in word]
+        cells = tuple(Cell(fleet, model) for fleet, _, model in pairs)
+        cells += tuple(c for c in bench.cells if c.fleet in only)
+    return Bench(cells, bench.planners, bench.peers, repeats or bench.repeats, bench.seconds)
+
+
+@click.command()
+@click.option("--quick", is_flag=True, help="Two fleets, two models, four rivals, once each: 20 minutes.")
+@click.option("--only", multiple=True, help="Only these cells: FLEET or FLEET:MODEL; may be repeated.")
+@click.option("--repeats", type=click.IntRange(1), help="Measure everything so often.")
+@click.option("--results", type=click.Path(path_type=Path, file_okay=False), help="Folder for figures and chart.")
+@click.option("--json", "as_json", is_flag=True, help="End with one JSON object.")
+def main(quick: bool, only: tuple[str, ...], repeats: int | None, results: Path | None, as_json: bool) -> None:
+    """Measures throughput."""
+    began = time.monotonic()
+    with tempfile.TemporaryDirectory() as logs:
+        found = run(chosen(QUICK if quick else FULL, only, repeats), Path(logs))
+    everything = {"quick": quick, **figures(found), "machine": machine(), "seconds": time.monotonic() - began}
+    print(table(found))
+    if results is not None:
+        results.mkdir(parents=True, exist_ok=True)
+        name = "throughput-quick" if quick else "throughput"
+        (results / f"{name}.json").write_text(json.dumps(everything, indent=1) + "\n")
+        (results / f"{name}.svg").write_text(chart(found))
+        say(f"kept in {results}")
+    if as_json:
+        print(json.dumps(everything))
+
+
+if __name__ == "__main__":
+    main()

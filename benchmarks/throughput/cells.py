@@ -1,0 +1,68 @@
+"""Which models are trained on which fleets by which systems."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.workloads import BATCH, WORKLOADS
+
+FLEETS = Path(__file__).parents[1] / "fleets"
+OURS = "potluck"
+DDP, ONE_F_ONE_B, GPIPE = "ddp", "pipelining-1f1b", "pipelining-gpipe"
+PEERS = (DDP, ONE_F_ONE_B, GPIPE)
+HYBRID = ("pipedream", "dapple", "hetpipe")
+PLANNERS = ("single", "data-parallel", "gpipe", "1f1b", "eddl", "ftpipehd", *HYBRID, "asteroid")
+MICRO_BATCHES = (6, 8, 10, 12, 16, 20, 24, 30)  # sizes that every planner may choose from
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A model on a fleet."""
+
+    fleet: str
+    model: str
+    batch: int = BATCH
+
+    @property
+    def fleet_file(self) -> Path:
+        """Where its devices are described."""
+        return FLEETS / f"{self.fleet}.toml"
+
+    @property
+    def name(self) -> str:
+        """The fleet, and the batch where it is not the usual one."""
+        return self.fleet if self.batch == BATCH else f"{self.fleet}/{self.batch}"
+
+
+@dataclass(frozen=True)
+class Bench:
+    """What one run of the benchmark measures."""
+
+    cells: tuple[Cell, ...]
+    planners: tuple[str, ...]  # beside ours, on our runtime
+    peers: tuple[str, ...]
+    repeats: int
+    seconds: float  # each measurement aims at
+
+
+QUICK = Bench(
+    cells=tuple(Cell(f, m) for f in ("lab-1000", "lab-100") for m in ("mobilenet_v2", "resnet50")),
+    planners=("eddl", "asteroid"),
+    peers=(DDP, ONE_F_ONE_B),
+    repeats=1,
+    seconds=12.0,
+)
+_FLEETS = ("lab-1000", "lab-100", "nanos-1000", "nanos-100", "tenfold-1000", "tenfold-100", "rooms")
+FULL = Bench(
+    cells=(*(Cell(f, m) for f in _FLEETS for m in WORKLOADS), Cell("lab-1000", "mobilenet_v2", 120)),
+    planners=PLANNERS,
+    peers=PEERS,
+    repeats=3,
+    seconds=12.0,
+)
+
+
+def micro_batches(batch: int) -> list[tuple[int, int]]:
+    """Sizes and counts of micro-batches that make up a batch."""
+    return [(size, batch // size) for size in MICRO_BATCHES if batch % size == 0]

@@ -1,0 +1,173 @@
+"""Our runtime as a program that the benchmark talks to: plans by several planners, each trained for a while.
+
+It runs in the coordinator's place and waits for `potluck join` on every device. One JSON request a line comes in on
+standard input, one answer a line goes out on standard output; it ends with its input.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import sys
+import tempfile
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import click
+import torch
+
+from benchmarks.throughput.cells import OURS, micro_batches
+from benchmarks.workloads import workload
+from potluck.errors import PlanError, PotluckError
+from potluck.metrics.folds import rounds
+from potluck.metrics.records import RECORDS, read
+from potluck.plan.baselines import PLANNERS
+from potluck.plan.events import simulate
+from potluck.plan.memory import peak_bytes
+from potluck.plan.search import find_plan
+from potluck.plan.tables import Tables
+from potluck.runtime.live_fleet import LiveFleet
+from potluck.runtime.options import Options
+from potluck.runtime.prepare import PreparedJob, prepare_job
+from potluck.runtime.profiling import ProfileSettings, profile_fleet
+from potluck.runtime.train import run_on
+from potluck.types import Plan, Profile
+
+PROFILED_ROWS = 16  # the profile also has half, a quarter and twice as many
+FEWEST, MOST = 3, 16  # rounds of a measurement
+PLAN_S = 8.0
+
+
+@dataclass(frozen=True)
+class Request:
+    """One cell to measure."""
+
+    model: str
+    batch: int
+    planners: tuple[str, ...]
+    repeats: int
+    seconds: float
+    profile_s: float = 15.0
+
+
+@dataclass
+class Answer:
+    """What one planner's plan came to."""
+
+    planner: str
+    predicted_s: float | None = None
+    round_s: list[float] | None = None  # medians, one for each repeat
+    plan: str = ""
+    peak_bytes: dict[str, int] | None = None
+    same_as: str | None = None  # another planner that found this very plan
+    error: str | None = None
+
+
+class Cell:
+    """A model on the devices that are here: profiled once, then trained by each planner's plan in turn."""
+
+    def __init__(self, live: LiveFleet, request: Request) -> None:
+        self._live, self._request = live, request
+        self._prepared = prepare_job(workload(request.model, 1, request.batch, PROFILED_ROWS).job)
+        self._profile = profile_fleet(live, self._prepared, ProfileSettings(seconds=request.profile_s, timeout_s=300))
+        self._tables = Tables(self._profile)
+
+    def measure(self) -> list[Answer]:
+        """Every planner's plan, trained in turn, as often as asked for."""
+        plans: dict[str, Plan] = {}
+        answers: dict[str, Answer] = {}
+        for planner in self._request.planners:
+            answer = answers[planner] = Answer(planner)
+            try:
+                plan, answer.predicted_s = best_plan(planner, self._prepared, self._profile)
+            except PlanError as error:
+                answer.error = str(error)
+                continue
+            answer.plan = outline(plan)
+            answer.peak_bytes = {
+                d: u.total for d, u in peak_bytes(plan, self._prepared.facts, tables=self._tables).items()
+            }
+            answer.same_as = next((other for other, known in plans.items() if known == plan), None)
+            if answer.same_as is None:
+                plans[planner] = plan
+        for _ in range(self._request.repeats):
+            for planner, plan in plans.items():
+                answer = answers[planner]
+                assert answer.predicted_s is not None
+                round_s = self._train(plan, answer.predicted_s)
+                answer.round_s = [*(answer.round_s or []), round_s]
+                words = f"{round_s:.2f} s a round, {answer.predicted_s:.2f} planned"
+                say(f"{self._request.model} {planner}: {words}, {answer.plan}")
+        for answer in answers.values():
+            if answer.same_as is not None:
+                answer.round_s = answers[answer.same_as].round_s
+        return list(answers.values())
+
+    def _train(self, plan: Plan, predicted_s: float) -> float:
+        """Median seconds of a round, the first ones left out."""
+        count = max(FEWEST, min(MOST, round(self._request.seconds / predicted_s) + 2))
+        job = replace(self._prepared.job, rounds=count)
+        with tempfile.TemporaryDirectory() as folder:
+            options = Options(run_dir=Path(folder) / "run", timeout_s=300)
+            result = run_on(self._live, replace(self._prepared, job=job), plan, options)
+            found = [r.seconds for r in rounds(read(result.run_dir / RECORDS))]
+        return statistics.median(found[2 if count > FEWEST else 1 :])
+
+
+def best_plan(planner: str, prepared: PreparedJob, profile: Profile) -> tuple[Plan, float]:
+    """A planner's plan at the micro-batch size that suits it best, and seconds of its round by the simulation."""
+    sizes = micro_batches(prepared.job.batch_size)
+    if planner == OURS:
+        found = find_plan(prepared.facts, profile, sizes, seconds=PLAN_S)
+        return found.plan, found.round_s
+    plans, why = [], None
+    for size in sizes:
+        try:
+            plan = PLANNERS[planner](prepared.facts, profile, *size)
+        except PotluckError as error:
+            why = error
+            continue
+        plans.append((simulate(plan, prepared.facts, profile).round_s, plan))
+    if not plans:
+        raise PlanError(str(why))
+    seconds, plan = min(plans, key=lambda scored: scored[0])
+    return plan, seconds
+
+
+def outline(plan: Plan) -> str:
+    """A plan in a line: micro-batches, then each stage's blocks, depth, devices and shares."""
+    stages = []
+    for number, stage in enumerate(plan.stages):
+        members = "+".join(f"{m.device}:{m.share}" for m in stage.group)
+        again = " again" if stage.recompute else ""
+        stages.append(f"[{stage.blocks[0]}-{stage.blocks[1]}) k{plan.depth(number)}{again} {members} {stage.sharing}")
+    return f"{plan.micro_batches}x{plan.micro_batch_size} " + " | ".join(stages)
+
+
+def say(text: str) -> None:
+    """Progress, apart from the answers."""
+    print(text, file=sys.stderr, flush=True)
+
+
+def answer_to(live: LiveFleet, line: str) -> dict[str, Any]:
+    """The answers to one request."""
+    given = json.loads(line)
+    request = Request(**{**given, "planners": tuple(given["planners"])})
+    return {"answers": [asdict(answer) for answer in Cell(live, request).measure()]}
+
+
+@click.command()
+@click.option("--listen", required=True, help="Where devices join, HOST:PORT.")
+@click.option("--devices", required=True, type=int, help="How many.")
+def main(listen: str, devices: int) -> None:
+    """Measure what the requests on standard input ask for."""
+    torch.set_num_threads(1)
+    with LiveFleet(None, Options(listen=listen, joined=devices, timeout_s=300, progress=say)) as live:
+        print(json.dumps({"here": sorted(live.roster.specs)}), flush=True)
+        for line in sys.stdin:
+            print(json.dumps(answer_to(live, line)), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,107 @@
+"""What the cells add up to: figures, a table, a bar chart."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from html import escape
+from typing import Any
+
+from benchmarks.throughput.cells import DDP, OURS
+from benchmarks.throughput.measure import Result
+
+COLOURS = ("#4878a8", "#d9a441", "#8fb572", "#a05c8c", "#b9b9b9", "#c46a5a", "#5aa7a7", "#7d6b91", "#9c9c56", "#6b8e9f")
+_BAR, _GAP, _LEFT, _WIDTH, _TOP = 14, 26, 210, 620, 40
+
+
+def figures(results: Sequence[Result]) -> dict[str, Any]:
+    """Everything measured, in the shape {fleet: {model: value}}."""
+    return {
+        "cells": _by_cell(results, lambda r: {s: r.rate(s) for s in (*r.rates, *r.errors)}),
+        "spread": _by_cell(results, lambda r: {s: [min(found), max(found)] for s, found in r.rates.items()}),
+        "errors": _by_cell(results, lambda r: r.errors),
+        "ideal": _by_cell(results, lambda r: r.ideal_rate),
+        "efficiency": _by_cell(results, lambda r: _ratio(r.rate(OURS), r.ideal_rate)),
+        "best_peer_ratio": _by_cell(results, lambda r: _ratio(r.rate(OURS), _best_other(r))),
+        "ddp_ratio": _by_cell(results, lambda r: _ratio(r.rate(OURS), r.rate(DDP))),
+        "predict_error": _by_cell(results, _prediction_errors),
+        "plans": _by_cell(results, lambda r: {s: a["plan"] for s, a in r.plans.items()}),
+        "peak_memory": _by_cell(results, lambda r: r.peak_memory),
+        "oom_kills": sum(r.oom_kills for r in results),
+    }
+
+
+def _by_cell(results: Sequence[Result], value: Callable[[Result], Any]) -> dict[str, dict[str, Any]]:
+    found: dict[str, dict[str, Any]] = {}
+    for result in results:
+        found.setdefault(result.cell.name, {})[result.cell.model] = value(result)
+    return found
+
+
+def _best_other(result: Result) -> float | None:
+    return max((rate for s in result.rates if s != OURS and (rate := result.rate(s)) is not None), default=None)
+
+
+def _ratio(a: float | None, b: float | None) -> float | None:
+    return a / b if a and b else None
+
+
+def _prediction_errors(result: Result) -> dict[str, float]:
+    """Predicted round time over the measured one, less one, of every plan."""
+    errors = {}
+    for system, answer in result.plans.items():
+        rate = result.rate(system)
+        if rate is not None and answer["predicted_s"] is not None:
+            errors[system] = answer["predicted_s"] * rate / result.cell.batch - 1
+    return errors
+
+
+def table(results: Sequence[Result]) -> str:
+    """Samples per second of every system in every cell, as Markdown."""
+    systems = list(dict.fromkeys(s for r in results for s in (*r.rates, *r.errors)))
+    systems.sort(key=lambda s: s != OURS)
+    lines = [f"| fleet | model | {' | '.join(systems)} | ideal | efficiency |", "|---" * (len(systems) + 4) + "|"]
+    for r in results:
+        best = max((rate for s in systems if (rate := r.rate(s)) is not None), default=None)
+        rates = [_cell_text(r, s, best) for s in systems]
+        share = _ratio(r.rate(OURS), r.ideal_rate)
+        part = "" if share is None else f"{share:.2f}"
+        lines.append(f"| {r.cell.name} | {r.cell.model} | {' | '.join(rates)} | {r.ideal_rate:.1f} | {part} |")
+    return "\n".join(lines)
+
+
+def _cell_text(result: Result, system: str, best: float | None) -> str:
+    rate = result.rate(system)
+    if rate is None:
+        return "failed" if system in result.errors else ""
+    return f"**{rate:.1f}**" if rate == best else f"{rate:.1f}"
+
+
+def chart(results: Sequence[Result]) -> str:
+    """Bars as an SVG document: each system's share of the ideal, cell by cell."""
+    systems = list(dict.fromkeys(s for r in results for s in r.rates))
+    systems.sort(key=lambda s: s != OURS)
+    parts, y = [], _TOP
+    for r in results:
+        known = [s for s in systems if r.rate(s) is not None]
+        parts.append(
+            f'<text x="8" y="{y + _BAR * len(known) / 2 + 4}">{escape(f"{r.cell.name} {r.cell.model}")}</text>'
+        )
+        for system in known:
+            rate = r.rate(system) or 0.0
+            width = max(1.0, min(1.0, rate / r.ideal_rate) * _WIDTH)
+            colour = COLOURS[systems.index(system) % len(COLOURS)]
+            parts.append(f'<rect x="{_LEFT}" y="{y}" width="{width:.1f}" height="{_BAR - 2}" fill="{colour}"/>')
+            weight = ' font-weight="bold"' if system == OURS else ""
+            parts.append(f'<text x="{_LEFT + width + 5:.1f}" y="{y + 10}"{weight}>{escape(system)} {rate:.1f}</text>')
+            y += _BAR
+        y += _GAP
+    right, bottom = _LEFT + _WIDTH, y - _GAP + 8
+    line = f'<line x1="{right}" x2="{right}" y1="{_TOP - 8}" y2="{bottom}" stroke="#888" stroke-dasharray="4 3"/>'
+    head = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_LEFT + _WIDTH + 160} {y}" font-family="sans-serif" '
+        'font-size="11">',
+        '<rect width="100%" height="100%" fill="white"/>',
+        '<text x="8" y="20" font-size="14">Samples per second, as a share of what the devices reach without each other'
+        " (dashed line)</text>",
+    ]
+    return "\n".join([*head, line, *parts, "</svg>", ""])

@@ -1,0 +1,87 @@
+"""Our runtime on a testbed: `potluck join` on every device, and a coordinator that answers requests."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import queue
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from benchmarks.testbed import Testbed, coordinator_address, join_all
+from benchmarks.testbed.agents import environment
+from benchmarks.throughput.cells import Cell
+from potluck.types import COORDINATOR
+
+START_S = 240.0
+END_S = 60.0
+
+
+class Ours:
+    """A context in which every device has joined."""
+
+    def __init__(self, bed: Testbed, logs: Path) -> None:
+        self._bed, self._logs = bed, logs
+        self._lines: queue.Queue[str] = queue.Queue()
+
+    def __enter__(self) -> Ours:
+        self._logs.mkdir(parents=True, exist_ok=True)
+        command = [sys.executable, "-W", "ignore", "-m", "benchmarks.throughput.ours"]
+        command += ["--listen", coordinator_address(self._bed), "--devices", str(len(self._bed.devices))]
+        with (self._logs / "coordinator.log").open("ab") as log:
+            self._coordinator = self._bed.start(
+                COORDINATOR, command, env=environment(), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log
+            )
+        threading.Thread(target=self._listen, daemon=True).start()
+        self._agents = join_all(self._bed, logs=self._logs)
+        self._read(START_S)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        assert self._coordinator.stdin is not None
+        with contextlib.suppress(OSError):
+            self._coordinator.stdin.close()
+        deadline = time.monotonic() + (END_S if error is None else 0.0)
+        for device, process in {COORDINATOR: self._coordinator, **self._agents}.items():
+            try:
+                process.wait(max(0.0, deadline - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                self._bed.kill(device)
+                process.wait(END_S)
+
+    def measure(self, cell: Cell, planners: Sequence[str], seconds: float, timeout_s: float) -> list[dict[str, Any]]:
+        """What each planner's plan came to."""
+        request = {"model": cell.model, "batch": cell.batch, "planners": planners, "repeats": 1, "seconds": seconds}
+        assert self._coordinator.stdin is not None
+        self._coordinator.stdin.write(json.dumps(request).encode() + b"\n")
+        self._coordinator.stdin.flush()
+        answers: list[dict[str, Any]] = self._read(timeout_s)["answers"]
+        return answers
+
+    def _listen(self) -> None:
+        assert self._coordinator.stdout is not None
+        for line in self._coordinator.stdout:
+            self._lines.put(line.decode())
+        self._lines.put("")
+
+    def _read(self, timeout_s: float) -> dict[str, Any]:
+        try:
+            line = self._lines.get(timeout=timeout_s)
+        except queue.Empty:
+            raise TimeoutError(f"our coordinator said nothing for {timeout_s:.0f} s; see {self._logs}") from None
+        if not line:
+            raise RuntimeError(f"our coordinator ended; see {self._logs}: {self._last_words()}")
+        answer: dict[str, Any] = json.loads(line)
+        return answer
+
+    def _last_words(self) -> str:
+        lines = (self._logs / "coordinator.log").read_text(errors="replace").splitlines()
+        return lines[-1] if lines else "no word"
