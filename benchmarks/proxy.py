@@ -140,14 +140,14 @@ class _Direction:
             pass  # what follows a truncation: closing instead would reset the connection
 
     async def _read(self) -> str:
-        loop, due, ending = asyncio.get_running_loop(), 0.0, ""
+        loop, ending = asyncio.get_running_loop(), ""
         while not ending and (data := await self._reader.read(_CHUNK)):
             faults = self._proxy.faults
             passed, ending = self._fates.strike(faults, bytearray(data))
-            due = max(due, loop.time() + self._fates.wait_s(faults, len(passed)))
+            due = loop.time() + self._fates.wait_s(faults, len(passed))
             if passed:
                 await self._underway.put((due, passed))
-        await self._underway.put((max(due, loop.time() + self._proxy.faults.delay_s), b""))
+        await self._underway.put((loop.time() + self._proxy.faults.delay_s, b""))
         return ending
 
     async def _write(self) -> str:
