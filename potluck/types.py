@@ -269,3 +269,4 @@ class RoundRecord(Value, frozen=True, kw_only=True, tag="round"):
     learning_rate: float
     seconds: float
     gradient_norm: float | None = None
+    spent_s: dict[str, dict[str, float]] = {}  # device → what it did or waited for → seconds

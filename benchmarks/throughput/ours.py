@@ -10,6 +10,7 @@ import json
 import statistics
 import sys
 import tempfile
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -32,7 +33,7 @@ from potluck.runtime.options import Options
 from potluck.runtime.prepare import PreparedJob, prepare_job
 from potluck.runtime.profiling import ProfileSettings, profile_fleet
 from potluck.runtime.train import run_on
-from potluck.types import Plan, Profile
+from potluck.types import Plan, Profile, RoundRecord
 
 PROFILED_ROWS = 16  # the profile also has half, a quarter and twice as many
 FEWEST, MOST = 3, 16  # rounds of a measurement
@@ -60,6 +61,7 @@ class Answer:
     round_s: list[float] | None = None  # medians, one for each repeat
     plan: str = ""
     peak_bytes: dict[str, int] | None = None
+    spent_s: dict[str, dict[str, float]] | None = None  # device → what it did or waited for → seconds of a round
     same_as: str | None = None  # another planner that found this very plan
     error: str | None = None
 
@@ -95,7 +97,7 @@ class Cell:
             for planner, plan in plans.items():
                 answer = answers[planner]
                 assert answer.predicted_s is not None
-                round_s = self._train(plan, answer.predicted_s)
+                round_s, answer.spent_s = self._train(plan, answer.predicted_s)
                 answer.round_s = [*(answer.round_s or []), round_s]
                 words = f"{round_s:.2f} s a round, {answer.predicted_s:.2f} planned"
                 say(f"{self._request.model} {planner}: {words}, {answer.plan}")
@@ -104,15 +106,23 @@ class Cell:
                 answer.round_s = answers[answer.same_as].round_s
         return list(answers.values())
 
-    def _train(self, plan: Plan, predicted_s: float) -> float:
-        """Median seconds of a round, the first ones left out."""
+    def _train(self, plan: Plan, predicted_s: float) -> tuple[float, dict[str, dict[str, float]]]:
+        """Median seconds of a round, the first ones left out, and where each device's time went."""
         count = max(FEWEST, min(MOST, round(self._request.seconds / predicted_s) + 2))
         job = replace(self._prepared.job, rounds=count)
         with tempfile.TemporaryDirectory() as folder:
             options = Options(run_dir=Path(folder) / "run", timeout_s=300)
             result = run_on(self._live, replace(self._prepared, job=job), plan, options)
-            found = [r.seconds for r in rounds(read(result.run_dir / RECORDS))]
-        return statistics.median(found[2 if count > FEWEST else 1 :])
+            found = rounds(read(result.run_dir / RECORDS))[2 if count > FEWEST else 1 :]
+        return statistics.median(r.seconds for r in found), _spent(found)
+
+
+def _spent(found: Sequence[RoundRecord]) -> dict[str, dict[str, float]]:
+    """Mean seconds of a round by device and kind of action."""
+    return {
+        device: {kind: statistics.fmean(r.spent_s[device].get(kind, 0.0) for r in found) for kind in kinds}
+        for device, kinds in found[-1].spent_s.items()
+    }
 
 
 def best_plan(planner: str, prepared: PreparedJob, profile: Profile) -> tuple[Plan, float]:

@@ -226,6 +226,7 @@ class Coordinator:
                 round=begin.round, epoch=fed.epoch, term=self.s.term, samples=len(fed.ids), loss=judgement.loss,
                 learning_rate=self.s.optimizer.lr * begin.lr_scale, seconds=seconds,
                 gradient_norm=judgement.gradient_norm,
+                spent_s={d: {k: round(v, 6) for k, v in r.spent_s.items()} for d, r in ready.items()},
             )
         )  # fmt: skip
         busy = {d: min(1.0, r.busy_s / r.round_s) if r.round_s > 0 else 0.0 for d, r in ready.items()}

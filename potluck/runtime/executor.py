@@ -16,6 +16,7 @@ from potluck.runtime.exchange import Exchange, Site, TensorMap
 from potluck.runtime.group import Sums, reduce_gradients, share_statistics
 from potluck.runtime.parcels import pack
 from potluck.runtime.stage import Rows
+from potluck.runtime.stop_watch import StopWatch
 from potluck.runtime.throttle import Throttle
 from potluck.types import COORDINATOR
 from potluck.wire.link import Tag
@@ -36,13 +37,16 @@ class Executor:
         self.site, self.sums, self.committer, self.throttle = site, sums, committer, throttle
         self.stage = site.stage
         self.answers_for = sums.answerable(site)
+        self.watch = StopWatch()
 
     def run_round(self, begin: Begin) -> Verdict:
         """Trains one round; returns its verdict, already obeyed."""
         feeds: dict[int, list[torch.Tensor]] = {}
+        self.watch.lap("order")
         for attempt in range(2):
             ready = _Round(self, begin, feeds, look=attempt > 0).walk()
             verdict = self.committer.decide(ready, begin, attempt)
+            self.watch.lap("verdict")
             if verdict.kind != "retry":
                 break
             self.stage.abort()
@@ -51,6 +55,7 @@ class Executor:
                 self.stage.commit(verdict.lr_scale, verdict.clip)
         else:
             self.stage.abort()
+        self.watch.lap("update")
         return verdict
 
     def evaluate(self, order: Evaluate) -> None:
@@ -98,9 +103,11 @@ class _Round:
                 part = owner.site.part(action.micro_batch, size)
                 if part is not None:
                     self._act(action, part, size)
+            owner.watch.lap(action.kind)
         ready = self._ready()
         busy_s = owner.throttle.busy_s - busy_before
-        return msgspec.structs.replace(ready, busy_s=busy_s, round_s=time.monotonic() - started)
+        round_s, spent_s = time.monotonic() - started, owner.watch.take()
+        return msgspec.structs.replace(ready, busy_s=busy_s, round_s=round_s, spent_s=spent_s)
 
     def _act(self, action: Action, part: Part, size: int) -> None:
         j = action.micro_batch
