@@ -18,7 +18,7 @@ TRIAL_S = 2.0
 
 
 @click.command()
-@run_options("8,16,24,40")
+@run_options("8,24,60,120")
 def main(run: Run) -> None:
     """Train with DDP. Every rank is started with the same options, but for its own --out."""
     watchdog = Watchdog(run.timeout_s)

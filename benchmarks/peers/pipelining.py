@@ -90,7 +90,7 @@ def fastest(stage: Stage, kind: str, run: Run, inputs: Tensor, labels: Tensor) -
 
 
 @click.command()
-@run_options("8,12,24")
+@run_options("8,24,40")
 @click.option("--schedule", "kind", type=click.Choice(list(SCHEDULES)), default="1f1b", show_default=True)
 def main(run: Run, kind: str) -> None:
     """Train with torch.distributed.pipelining. Every rank is started with the same options, but for its own --out."""

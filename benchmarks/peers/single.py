@@ -24,7 +24,7 @@ LOOK_S = 0.02
 
 
 @click.command()
-@run_options("8,16,24,40")
+@run_options("8,24,60,120")
 @click.option("--seconds", default=20.0, show_default=True, help="How long to train.")
 @click.option("--trial-s", default=2.0, show_default=True, help="How long to try each size of micro-batch.")
 @click.option("--ready-file", type=click.Path(path_type=Path), help="Made when it is ready to start.")

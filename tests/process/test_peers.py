@@ -166,6 +166,19 @@ def test_single_waits_for_the_start_and_reports_its_best(tmp_path):
     assert 0 < outcome["cpu_s"] < 60
 
 
+def test_cost_of_moving_tensors_is_measured_for_both_carriers():
+    command = [sys.executable, "-m", "benchmarks.peers.gloo_cost", "--json", "--megabytes", "20", "--repeats", "1"]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=DEADLINE_S)
+    assert done.returncode == 0, done.stderr
+    outcome = json.loads(done.stdout.splitlines()[-1])
+    assert set(outcome["cells"]) == {"gloo_1mb", "gloo_4mb", "zmq_1mb", "zmq_4mb"}
+    for cell in outcome["cells"].values():
+        assert 0 < cell["cpu_s_per_gb"] == pytest.approx(cell["sender"] + cell["receiver"])
+    assert 0.05 < outcome["gloo_cpu_s_per_gb"] < 100
+    assert 0.05 < outcome["cpu_s_per_gb"] < 100
+
+
 @pytest.mark.full
 @pytest.mark.parametrize("program", ["ddp", "pipelining"])
 def test_batch_norm_models_train_to_a_finite_loss(tmp_path, program):
