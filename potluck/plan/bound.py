@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import itertools
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from potluck.plan.cost import CostModel
 from potluck.plan.sequences import Groups, all_sequences
@@ -14,6 +16,7 @@ from potluck.plan.tables import Array, DeviceTables
 
 THOROUGH_DEVICES = 5  # up to here every sequence of groups is looked at
 _STEP = 0.995  # the bound is found to within this factor
+_DOUBLINGS = 60  # of the time that is surely enough; what takes longer has no use for a bound
 
 
 def lower_bound_s(cost: CostModel, deadline: float = float("inf")) -> float:
@@ -24,15 +27,18 @@ def lower_bound_s(cost: CostModel, deadline: float = float("inf")) -> float:
     time is up: all devices busy all the time with what they do best.
     """
     bound = _Bound(cost)
+    busy = bound.everybody_busy_s()
     devices = tuple(cost.tables.devices)
     if len(devices) > THOROUGH_DEVICES:
-        return bound.everybody_busy_s()
+        return busy
     least = float("inf")
     for groups in all_sequences(devices):
         if time.monotonic() > deadline:
-            return bound.everybody_busy_s()
-        least = bound.improve(groups, least)
-    return max(least * _STEP, bound.everybody_busy_s())
+            return busy
+        least = bound.improve(groups, least, busy)
+        if least <= busy:
+            return busy
+    return max(least * _STEP, busy) if np.isfinite(least) else busy
 
 
 @dataclass(frozen=True)
@@ -46,23 +52,49 @@ class _Figures:
     reduce: Array
 
 
+@dataclass(frozen=True)
+class _Wires:
+    """What passes between two groups with a cut before each block."""
+
+    out: Array  # seconds of one micro-batch
+    back: Array
+    load: Array  # seconds for which a line is taken, of one micro-batch
+
+
 class _Bound:
     """Optimistic figures of groups: work divides without loss, lines are as fast as the fastest."""
 
     def __init__(self, cost: CostModel) -> None:
         self.cost, self.blocks = cost, len(cost.facts.blocks)
-        self.coupled = any(b.coupled for b in cost.facts.blocks)
         devices = cost.tables.devices.items()
         self.step = {d: _differences(_least(t, cost.rows, forward=False)) for d, t in devices}
         self.forward = {d: _differences(_least(t, cost.rows, forward=True)) for d, t in devices}
         self.alone = {d: _differences(t.forward(cost.rows) + t.backward(cost.rows)) for d, t in devices}
         self.alone_forward = {d: _differences(t.forward(cost.rows)) for d, t in devices}
         self.update = {d: _differences(t.update) for d, t in devices}
-        self.out = np.array([float(c[0]) for c in cost.stations.cuts]) * cost.rows
-        self.back = np.array([float(c[1]) for c in cost.stations.cuts]) * cost.rows
-        size = np.concatenate([[0.0], np.cumsum([b.trainable_bytes for b in cost.facts.blocks])])
-        self.size = _differences(size)
+        whole = [b.coupled and not cost.stations.coupled_samples for b in cost.facts.blocks]
+        self.whole = _differences(_sums(whole)) > 0  # where micro-batches cannot be cut
+        self.size = _differences(_sums([b.trainable_bytes for b in cost.facts.blocks]))
         self.possible = np.tri(self.blocks + 1, k=-1, dtype=bool).T
+        self._look_at_cuts()
+
+    def _look_at_cuts(self) -> None:
+        """What surely goes from one stage to the next: from the block before a cut to the one behind it.
+
+        What passes over a stage goes another way, and what has no gradient holds nobody up on the way back.
+        """
+        self.out, self.back = np.zeros((2, self.blocks + 1))
+        self.follows: NDArray[np.bool_]  # whether the stage behind a cut waits for the one before it
+        self.returns: NDArray[np.bool_]  # and the other way round
+        self.follows, self.returns = np.zeros((2, self.blocks + 1), dtype=bool)
+        for crossing in self.cost.facts.crossings:
+            cut = crossing.producer + 1
+            if cut in crossing.consumers:
+                self.out[cut] += self.cost.rows * crossing.sample_bytes
+                self.follows[cut] = True
+                if crossing.gradient:
+                    self.back[cut] += self.cost.rows * crossing.sample_bytes
+                    self.returns[cut] = True
 
     def everybody_busy_s(self) -> float:
         """For any weights of the devices that add up to one, the weighted mean of their busy seconds is at most the
@@ -82,37 +114,55 @@ class _Bound:
             weights = weights * (1.0 + 0.2 / (1 + turn) * (load / max(float(load.mean()), 1e-12) - 1.0)).clip(0.5, 2.0)
         return best + self.cost.profile.commit_s
 
-    def improve(self, groups: Groups, least: float) -> float:
-        """The smaller of `least` and what this sequence needs at least."""
+    def improve(self, groups: Groups, least: float, floor: float) -> float:
+        """The smaller of `least` and what this sequence needs at least, to within a step; not below `floor`."""
         spans = [self._group(g) for g in groups]
         wires = [self._wires(a, b) for a, b in itertools.pairwise(groups)]
+        floor = max(floor, 1e-9)
         if np.isinf(least):
-            least = 2.0 * sum(float(self.cost.micro_batches * step[0, -1]) for step in self.step.values()) + 1e-6
-        while self._possible(spans, wires, least * _STEP):
-            least *= _STEP
+            least = 2.0 * floor
+            for _ in range(_DOUBLINGS):
+                if self._possible(spans, wires, least):
+                    break
+                least *= 2.0
+            else:
+                return float("inf")
+        elif not self._possible(spans, wires, least * _STEP):
+            return least
+        if self._possible(spans, wires, floor):
+            return floor
+        low = floor
+        while low < least * _STEP:  # it is never possible at `low`, always at `least`
+            middle = float(np.sqrt(low * least))
+            low, least = (low, middle) if self._possible(spans, wires, middle) else (middle, least)
         return least
 
-    def _possible(self, spans: list[_Figures], wires: list[tuple[Array, Array, Array]], seconds: float) -> bool:
+    def _possible(self, spans: list[_Figures], wires: list[_Wires], seconds: float) -> bool:
         """Whether some cuts let every stage finish in time. The less a stage has waited, the better for all after it.
 
-        `before` is what passes until a stage can begin, `around` that and what is left to do when it has ended; summing
-        gradients happens at the same time as the latter.
+        `before` is what passes until a stage can begin, `after` what is left to do when it has ended, `around` both;
+        summing gradients happens at the same time as what is left.
         """
         m, commit = self.cost.micro_batches, self.cost.profile.commit_s
         before = np.full(self.blocks + 1, np.inf)
         before[0] = 0.0
-        around = before
+        after = around = before
         for p, group in enumerate(spans):
-            work = m * group.busy + group.update + commit
-            needs = np.maximum(around[:, None] + work, before[:, None] + work + group.reduce)
-            ahead, after = before[:, None] + group.forward, around[:, None] + group.passage
+            begin = np.maximum(before[:, None], group.update)
+            whole = np.maximum(around[:, None], after[:, None] + group.update)
+            work = m * group.busy + commit
+            needs = np.maximum(whole + work, begin + work + group.reduce)
+            ahead, left = begin + group.forward, after[:, None] + (group.passage - group.forward)
+            both = whole + group.passage
             if p < len(wires):
-                out_s, back_s, load = wires[p]
-                ahead, after = ahead + out_s[None, :], after + (out_s + back_s)[None, :]
-                needs = np.maximum(needs, m * load[None, :] + commit)
+                wire = wires[p]
+                needs = np.maximum(needs, m * wire.load[None, :] + commit)
+                ahead = np.where(self.follows, ahead + wire.out, 0.0)
+                both = np.where(self.follows, both + wire.out + wire.back, left + wire.back)
+                both = np.where(self.returns, both, ahead)
+                left = np.where(self.returns, left + wire.back, 0.0)
             fine = self.possible & (needs <= seconds)
-            before = np.where(fine, ahead, np.inf).min(axis=0)
-            around = np.where(fine, after, np.inf).min(axis=0)
+            before, after, around = (np.where(fine, s, np.inf).min(axis=0) for s in (ahead, left, both))
         return bool(np.isfinite(around[self.blocks]))
 
     def _group(self, group: tuple[str, ...]) -> _Figures:
@@ -124,21 +174,19 @@ class _Bound:
             return _Figures(step, step, self.alone_forward[group[0]], update, np.zeros_like(update))
         busy = 1.0 / (1.0 / np.maximum(steps, 1e-12)).sum(axis=0)
         ahead = 1.0 / (1.0 / np.maximum(forwards, 1e-12)).sum(axis=0)
-        if self.coupled:
-            passage, ahead = steps.min(axis=0), forwards.min(axis=0)
-        else:
-            passage = busy
+        passage = np.where(self.whole, steps.min(axis=0), busy)
+        ahead = np.where(self.whole, forwards.min(axis=0), ahead)
         tables = self.cost.tables
         quickest = min(sum(tables.transfer_s(one, other, 1.0) for other in group if other != one) for one in group)
-        return _Figures(busy, passage, ahead, update, 2 * self.size / len(group) * quickest)
+        return _Figures(busy, passage, ahead, update, 2 * (self.size // len(group)) * quickest)
 
-    def _wires(self, a: tuple[str, ...], b: tuple[str, ...]) -> tuple[Array, Array, Array]:
+    def _wires(self, a: tuple[str, ...], b: tuple[str, ...]) -> _Wires:
         tables = self.cost.tables
-        out = min(tables.transfer_s(x, y, 1.0) for x in a for y in b)
-        back = min(tables.transfer_s(y, x, 1.0) for x in a for y in b)
-        late = min(tables.latency_s(x, y) for x in a for y in b) + min(tables.latency_s(y, x) for x in a for y in b)
-        out_s, back_s = self.out * out / len(a), self.back * back / len(b)
-        return out_s + late / 2, back_s + late / 2, np.maximum(out_s, back_s)
+        out = self.out * min(tables.transfer_s(x, y, 1.0) for x in a for y in b) / len(a)
+        back = self.back * min(tables.transfer_s(y, x, 1.0) for x in a for y in b) / len(b)
+        late_out = min(tables.latency_s(x, y) for x in a for y in b)
+        late_back = min(tables.latency_s(y, x) for x in a for y in b)
+        return _Wires(out + late_out, back + late_back, np.maximum(out, back))
 
 
 def _least(device: DeviceTables, rows: int, *, forward: bool) -> Array:
@@ -147,6 +195,10 @@ def _least(device: DeviceTables, rows: int, *, forward: bool) -> Array:
     parts = [(device.forward(r) + (0.0 if forward else device.backward(r))) * (rows / r) for r in counts]
     per_block = np.min([np.diff(sums) for sums in parts], axis=0)
     return np.concatenate([[0.0], np.cumsum(per_block)])
+
+
+def _sums(values: Sequence[float]) -> Array:
+    return np.concatenate([[0.0], np.cumsum(values)])
 
 
 def _differences(sums: Array) -> Array:

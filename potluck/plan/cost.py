@@ -17,6 +17,7 @@ from msgspec.structs import replace
 from potluck.plan.edges import Pair
 from potluck.plan.pipeline import Pipeline, Wire, Work, finish_s
 from potluck.plan.routes import Route, routes, rows
+from potluck.plan.schedule import ROUNDS_AHEAD
 from potluck.plan.station import Station, Stations
 from potluck.plan.tables import Array, Tables
 from potluck.types import ModelFacts, Plan, Profile
@@ -153,6 +154,9 @@ class CostModel:
             finished[a] = finished[b] = np.maximum(finished[a], finished[b]) + swap
         feed = np.array([sum(s.feed_s for s in line) for line in lines])
         total: Array = np.maximum(np.max(finished, axis=0) + self.profile.commit_s, feed)
+        late = np.array([max(s.fed_after_s for s in line) for line in lines])
+        for i in np.flatnonzero(late > total).tolist():
+            total[i] = max(total[i], (_waits_s(lines[i]) + total[i]) / ROUNDS_AHEAD)
         return total
 
     def _tied_pairs(self, line: Line) -> _Tied:
@@ -211,6 +215,18 @@ class CostModel:
             latest = max(latest, sent[way.source] + self.tables.latency_s(way.source, way.target))
         occupancy = max(sent.values())
         return occupancy, latest - occupancy
+
+
+def _waits_s(line: Line) -> float:
+    """Seconds by which samples sent at the beginning of a round delay it.
+
+    They are sent two rounds ahead: if they take longer than a round, two rounds take one delay and one round.
+    """
+    ahead, most = 0.0, 0.0
+    for station in line:
+        most = max(most, station.fed_after_s - max(ahead, station.update_s))
+        ahead += station.forward_s[station.turns[0]]
+    return most
 
 
 def _depth(station: Station) -> int:

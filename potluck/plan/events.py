@@ -45,13 +45,18 @@ class Simulated:
 def simulate(
     plan: Plan, facts: ModelFacts, profile: Profile, rounds: int = 3, tables: Tables | None = None
 ) -> Simulated:
-    """Simulates some rounds; the last one counts."""
+    """Simulates some rounds; a round takes the mean of the last two.
+
+    Samples are sent two rounds ahead, so where they take long to arrive, a round that waits for them and one that
+    finds them there alternate.
+    """
     world = _World(plan, facts, profile, tables or Tables(profile), rounds)
     world.run()
-    first = world.ends[-2] if rounds > 1 else 0.0
+    counted = min(ROUNDS_AHEAD, rounds - 1)
+    round_s = (world.ends[-1] - world.ends[-1 - counted]) / counted if counted else world.ends[-1]
     last = [s for s in world.spans if s.round == rounds - 1 and s.kind in ("forward", "backward", "update")]
     busy = {d: sum(s.stop_s - s.start_s for s in last if s.device == d) for d in plan.devices}
-    return Simulated(world.ends[-1] - first, busy, world.spans, world.ends)
+    return Simulated(round_s, busy, world.spans, world.ends)
 
 
 class _Walker:
@@ -60,8 +65,10 @@ class _Walker:
     def __init__(self, device: str, steps: Iterator[_Step]) -> None:
         self.device, self.steps = device, steps
         self.missing: set[_Key] = set()
+        self.since = 0.0  # when it took up its step
         self.after = 0.0  # earliest time to go on, given what has arrived
         self.step: _Step | None = None
+        self.sending = False  # the step is done but for what it sends
 
 
 class _Step(NamedTuple):
@@ -84,6 +91,7 @@ class _World:
         self.ports: dict[str, float] = {}
         self.ready: dict[int, dict[str, float]] = {}
         self.spans: list[Span] = []
+        self.reducing: dict[str, int] = {}  # device → place of its last span of summing gradients
         self.ends: list[float] = []
         self.queue: list[tuple[float, int, _Walker]] = []
         self.count = 0
@@ -101,6 +109,7 @@ class _World:
         walker.step = next(walker.steps, None)
         if walker.step is None:
             return
+        walker.since = now
         missing = [key for key in walker.step.needs if key not in self.arrived]
         walker.after = max([now, *(self.arrived[k] for k in walker.step.needs if k in self.arrived)])
         walker.missing = set(missing)
@@ -118,17 +127,38 @@ class _World:
         step = walker.step
         if step is None:
             return
-        done = now + step.seconds
-        if walker.device != COORDINATOR and step.seconds:
-            self.spans.append(Span(walker.device, step.kind, step.round, step.micro_batch, now, done))
+        if step.seconds and not walker.sending:
+            walker.after = done = now + step.seconds
+            self._note(walker, step, now, done)
+            if step.sends:  # others may have something to send meanwhile: first come is first served
+                walker.sending = True
+                self._push(walker)
+                return
+        else:
+            done = now
+            if step.kind == "reduce" and not walker.sending:
+                self._note(walker, step, now, done)
+        walker.sending = False
         for key, parcel in step.sends:
             self._arrive(key, self._send(parcel, done))
         if step.kind == "ready":
             self._report(walker.device, step.round, done)
         self._next(walker, done)
 
+    def _note(self, walker: _Walker, step: _Step, start: float, done: float) -> None:
+        """Remembers what a device did; summing gradients is one span from its beginning to its end, with waits."""
+        if step.kind != "reduce":
+            self.spans.append(Span(walker.device, step.kind, step.round, step.micro_batch, start, done))
+            return
+        place = self.reducing.get(walker.device)
+        if place is not None and self.spans[place].round == step.round:
+            self.spans[place] = self.spans[place]._replace(stop_s=done)
+        elif done > walker.since:
+            self.reducing[walker.device] = len(self.spans)
+            self.spans.append(Span(walker.device, step.kind, step.round, step.micro_batch, walker.since, done))
+
     def _send(self, parcel: Parcel, now: float) -> float:
-        """When a message is there. Devices come in the order of their clocks, so first come is first served."""
+        """When a message is there. Messages come in the order of time, so first come is first served."""
         medium = self.profile.medium
         used = {"full": (parcel.source,), "half": (parcel.source, parcel.target), "shared": ("",)}[medium]
         start = max([now, *(self.ports.get(port, 0.0) for port in used)])
@@ -155,9 +185,9 @@ class _World:
             self._arrive(("verdict", round), end)
 
     def _feeding(self) -> Iterator[_Step]:
-        """The coordinator: sends the samples of each round, a little ahead."""
+        """The coordinator: sends the samples of each round, a little ahead; also of those after the last simulated."""
         feeds = self.messages.feeds()
-        for round in range(self.rounds):
+        for round in range(self.rounds + ROUNDS_AHEAD):
             gate: tuple[_Key, ...] = (("verdict", round - ROUNDS_AHEAD),) if round >= ROUNDS_AHEAD else ()
             for j, parcel in feeds:
                 key = ("feed", round, j, parcel.target)

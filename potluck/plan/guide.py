@@ -213,10 +213,9 @@ class Guide:
 
     def _reduce(self, members: Sequence[DeviceTables]) -> Array:
         """As the cost model: every member adds up its part, parts go out, sums come back."""
-        tables, slowest = self.cost.tables, 0.0
-        for one in members:
-            slowest = max(slowest, sum(tables.transfer_s(one.name, o.name, 1.0) for o in members if o is not one))
-        late = max(tables.latency_s(a.name, b.name) for a in members for b in members if a is not b)
+        tables, names = self.cost.tables, [m.name for m in members]
+        slowest = max(tables.exchange_s(name, names, 1.0) for name in names)
+        late = max(tables.latency_s(a, b) for a in names for b in names if a != b)
         return 2 * (self._size / len(members) * slowest + late)
 
 

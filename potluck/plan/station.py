@@ -40,6 +40,7 @@ class Station:
     reduce_s: float
     update_s: float
     feed_s: float  # the coordinator's line is busy that long for one round
+    fed_after_s: float  # until the first micro-batch's samples are there
     bytes: tuple[Bytes, ...]  # by member
 
     @property
@@ -63,7 +64,7 @@ class Stations:
     ) -> None:
         self.facts, self.tables = facts, tables
         self.rows, self.micro_batches = micro_batch_size, micro_batches
-        self._coupled_samples = coupled_samples
+        self.coupled_samples = coupled_samples
         self.edges = Edges(facts)
         self.cuts = [*self.edges.at_cuts(), (0, 0)]
         self._crews: dict[tuple[tuple[Member, ...], Sharing], int] = {}
@@ -91,7 +92,7 @@ class Stations:
             return ("turns",)
         if any(b.exclusive for b in held):
             return ()
-        if any(b.coupled for b in held) and not self._coupled_samples:
+        if any(b.coupled for b in held) and not self.coupled_samples:
             return ("turns",)
         return ("turns", "samples")
 
@@ -133,6 +134,7 @@ class Stations:
             reduce_s=self._reduce_s(stage, members),
             update_s=max(t.update[stage.blocks[1]] - t.update[stage.blocks[0]] for t in members),
             feed_s=self._feed_s(stage, rows),
+            fed_after_s=self._fed_after_s(stage, rows),
             bytes=tuple(sizes),
         )
 
@@ -178,18 +180,17 @@ class Stations:
         return _turn_order(shares, self.micro_batches)
 
     def _reduce_s(self, stage: Stage, members: Sequence[DeviceTables]) -> float:
-        """Every member adds up its part of the gradients: parts go out, sums come back."""
-        if len(members) == 1:
+        """Every member adds up its part of the gradients: parts go out, sums come back, as `Messages.summing` says."""
+        part = sum(b.trainable_bytes for b in self.facts.blocks[slice(*stage.blocks)]) // len(members)
+        if len(members) == 1 or not part:
             return 0.0
-        size = sum(b.trainable_bytes for b in self.facts.blocks[slice(*stage.blocks)])
-        part, worst = size / len(members), 0.0
+        names, worst = [m.name for m in members], 0.0
         for one in members:
             others = [o for o in members if o is not one]
-            wires = sum(self.tables.transfer_s(one.name, o.name, part) for o in others)
             latency = max(self.tables.latency_s(one.name, o.name) for o in others)
             copy = one.profile.copy_bytes_s
-            compute = 2 * len(others) * one.profile.message_s + (4 * size / copy if copy else 0.0)
-            worst = max(worst, 2 * (wires + latency) + compute)
+            handling = 4 * len(others) * (one.profile.message_s + (part / copy if copy else 0.0))
+            worst = max(worst, 2 * (self.tables.exchange_s(one.name, names, part) + latency) + handling)
         return worst
 
     def _feed_s(self, stage: Stage, rows: Sequence[int]) -> float:
@@ -199,6 +200,15 @@ class Stations:
         return sum(
             n * self.tables.transfer_s(COORDINATOR, m.device, size * r)
             for m, n, r in zip(stage.group, times, rows, strict=True)
+        )
+
+    def _fed_after_s(self, stage: Stage, rows: Sequence[int]) -> float:
+        size = self.edges.fed(stage.blocks)
+        if not size and stage.blocks[1] < len(self.facts.blocks):
+            return 0.0
+        return max(
+            self.tables.latency_s(COORDINATOR, m.device) + self.tables.transfer_s(COORDINATOR, m.device, size * r)
+            for m, r in zip(stage.group, rows, strict=True)
         )
 
     def _bytes(self, member: DeviceTables, blocks: tuple[int, int], rows: int, members: int, recompute: bool) -> Bytes:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections.abc import Sequence
 from functools import cached_property
 
 import numpy as np
@@ -88,6 +89,15 @@ class Tables:
         """Seconds a message is on the way beside that."""
         link = self._links.get((source, target))
         return 0.0 if link is None else link.latency_s
+
+    def exchange_s(self, device: str, group: Sequence[str], size_bytes: float) -> float:
+        """Seconds for which a device's way is taken while everybody in a group sends everybody else so much."""
+        if self.profile.medium == "shared":
+            return sum(self.transfer_s(a, b, size_bytes) for a in group for b in group if a != b)
+        sent = sum(self.transfer_s(device, other, size_bytes) for other in group if other != device)
+        if self.profile.medium == "full":
+            return sent
+        return sent + sum(self.transfer_s(other, device, size_bytes) for other in group if other != device)
 
     @cached_property
     def block_count(self) -> int:
