@@ -31,7 +31,7 @@ def rate_bytes_s(text: str) -> float:
     number, unit = _split(text, "rate", "100Mbit")
     unit = unit.removesuffix("/s")
     if not unit:
-        raise InputError(f"{text!r} has no unit; give a rate like 100Mbit or 12MB")
+        raise InputError(f"{text!r} has no unit; give a rate like 100Mbit or 12MB/s")
     if unit not in RATES:
         raise _unknown(text, unit, RATES, "rate", "100Mbit")
     if number == 0:
@@ -80,6 +80,22 @@ def duration_text(seconds: float) -> str:
     if whole < 3600:
         return f"{whole // 60}:{whole % 60:02d} min"
     return f"{whole // 3600}:{whole % 3600 // 60:02d} h"
+
+
+def milliseconds(seconds: float) -> str:
+    """A short duration for people: "1.25 s", "251.2 ms", "80 µs"."""
+    if seconds >= 1:
+        return f"{seconds:.2f} s"
+    return f"{1e3 * seconds:.1f} ms" if seconds >= 1e-3 else f"{1e6 * seconds:.0f} µs"
+
+
+def factor_text(times: float) -> str:
+    """How much longer or shorter something takes than something else: "18% slower", "2.4 times as fast"."""
+    if abs(times - 1) < 0.005:
+        return "as fast"
+    if times > 1:
+        return f"{times - 1:.0%} slower" if times < 2 else f"{times:,.1f} times as slow"
+    return f"{1 / times - 1:.0%} faster" if times > 0.5 else f"{1 / times:,.1f} times as fast"
 
 
 def _split(text: str, what: str, example: str) -> tuple[float, str]:

@@ -2,41 +2,79 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import shutil
+import textwrap
+from collections.abc import Iterable, Sequence
 
 from potluck.plan.explain import Explainer
-from potluck.simulate.gantt import milliseconds
 from potluck.simulate.run import DeviceRun, SimulatedRun
-from potluck.types import ModelFacts
-from potluck.units import size_text
+from potluck.types import ModelFacts, Plan
+from potluck.units import factor_text, milliseconds, size_text
 
 _BAR = 12
-_LABEL = 26
+_LABEL, _SHORTEST_LABEL = 26, 8
+_WIDEST = 120
+_MARGIN = 12  # where the text after a word like "bottleneck" begins
 
 
-def run_lines(run: SimulatedRun, facts: ModelFacts) -> list[str]:
-    """A plan with what each device does and needs, as a table with bars."""
-    plan = run.plan
-    lines = [
-        f"a round of {plan.batch_size} samples ({plan.micro_batches} micro-batches of {plan.micro_batch_size}) takes "
-        f"{milliseconds(run.round_s)}: {run.samples_per_s:,.0f} samples/s, devices busy {run.utilisation:.0%}",
-        "",
+def columns() -> int | None:
+    """How wide lines may be; None where there is no terminal, and programs read them."""
+    found = shutil.get_terminal_size((0, 0)).columns
+    return min(_WIDEST, found) if found else None
+
+
+def hanging(lines: Iterable[str], width: int | None, indent: int = _MARGIN) -> list[str]:
+    """The lines, those that are too long broken between words, with the rest indented."""
+    if width is None:
+        return list(lines)
+    room = max(width, indent + 20)
+    return [
+        part
+        for line in lines
+        for part in textwrap.wrap(
+            line, room, subsequent_indent=" " * indent, break_long_words=False, break_on_hyphens=False
+        )
+        or [""]
     ]
-    rows = [("stage", "blocks", "device", "share", "computes", "memory")]
+
+
+def run_lines(run: SimulatedRun, facts: ModelFacts, width: int | None = None) -> list[str]:
+    """A plan with what each device does and needs, as a table; with bars where there is room for them."""
+    plan = run.plan
+    heading = (
+        f"a round of {plan.batch_size} samples ({plan.micro_batches} micro-batches of {plan.micro_batch_size}) takes "
+        f"{milliseconds(run.round_s)}: {run.samples_per_s:,.0f} samples/s, devices busy {run.utilisation:.0%}"
+    )
+    lines = table(_rows(run, facts, bars=True, label=_LABEL))
+    if width is not None and _widest(lines) > width:
+        lines = table(_rows(run, facts, bars=False, label=_LABEL))
+        over = _widest(lines) - width
+        if over > 0:
+            lines = table(_rows(run, facts, bars=False, label=max(_SHORTEST_LABEL, _LABEL - over)))
+    return [*hanging([heading], width, 2), "", *lines]
+
+
+def _widest(lines: Iterable[str]) -> int:
+    return max(len(line) for line in lines)
+
+
+def _rows(run: SimulatedRun, facts: ModelFacts, *, bars: bool, label: int) -> list[tuple[str, ...]]:
+    rows: list[tuple[str, ...]] = [("stage", "blocks", "device", "share", "computes", "memory")]
     for device in run.devices:
-        stage = plan.stages[device.stage]
+        stage = run.plan.stages[device.stage]
         first = stage.group[0].device == device.name
+        part = device.busy_s / run.round_s if run.round_s else 0.0
         rows.append(
             (
                 f"{device.stage + 1}" if first else "",
-                _blocks(stage.blocks, facts) if first else "",
+                _blocks(stage.blocks, facts, label) if first else "",
                 device.name,
                 _share(run, device),
-                f"{bar(device.busy_s / run.round_s)} {device.busy_s / run.round_s:4.0%}",
-                _memory(device),
+                f"{bar(part)} {part:4.0%}" if bars else f"{part:8.0%}",
+                _memory(device, bars),
             )
         )
-    return lines + table(rows)
+    return rows
 
 
 def table(rows: Sequence[Sequence[str]]) -> list[str]:
@@ -60,11 +98,48 @@ def reasons(explainer: Explainer) -> list[str]:
     return lines
 
 
-def _blocks(blocks: tuple[int, int], facts: ModelFacts) -> str:
+def code_line(run: SimulatedRun) -> str | None:
+    """What of the memory is not tensors: it is measured once for each device, and no plan changes it."""
+    code = {d.name: d.memory.code for d in run.devices if d.memory.code}
+    if not code:
+        return None
+    low, high = size_text(min(code.values())), size_text(max(code.values()))
+    amount = low if low == high else f"{low} to {high}"
+    return f"memory      {amount} of it on each device is code and scratch space of kernels, as measured there"
+
+
+def change_words(before: SimulatedRun | str, after: SimulatedRun) -> str:
+    """A round without a change and with it; a text says why there is none without it."""
+    if isinstance(before, str):
+        return f"{milliseconds(after.round_s)} a round; without the change there is no plan ({before})"
+    words = f"{milliseconds(before.round_s)} → {milliseconds(after.round_s)} a round"
+    if before.plan.batch_size == after.plan.batch_size:
+        return f"{words}, {_than(after.round_s / before.round_s)} without the change" if before.round_s else words
+    rates = f"{before.samples_per_s:,.0f} → {after.samples_per_s:,.0f} samples/s"
+    each = before.samples_per_s / after.samples_per_s if after.samples_per_s else 1.0
+    return f"{words} of {before.plan.batch_size} → {after.plan.batch_size} samples: {rates}, {_than(each)} without it"
+
+
+def _than(times: float) -> str:
+    words = factor_text(times)
+    return f"{words} as" if " as " in f"{words} " else f"{words} than"
+
+
+def _blocks(blocks: tuple[int, int], facts: ModelFacts, wide: int) -> str:
     start, stop = blocks
     first, last = (facts.blocks[b].label.split(" … ") for b in (start, stop - 1))  # a block may itself be a range
     labels = first[0] if first[0] == last[-1] else f"{first[0]} … {last[-1]}"
-    return f"{start}-{stop - 1}".ljust(6) + (labels if len(labels) <= _LABEL else labels[: _LABEL - 1] + "…")
+    return span_text(blocks).ljust(6) + (labels if len(labels) <= wide else labels[: wide - 1] + "…")
+
+
+def span_text(blocks: tuple[int, int]) -> str:
+    """Blocks of a half-open range for people: "0-5", or "4"."""
+    return f"{blocks[0]}-{blocks[1] - 1}" if blocks[1] - blocks[0] > 1 else f"{blocks[0]}"
+
+
+def shape_text(plan: Plan) -> str:
+    """Who runs which blocks, in one line."""
+    return " | ".join(f"{'+'.join(m.device for m in s.group)} {span_text(s.blocks)}" for s in plan.stages)
 
 
 def _share(run: SimulatedRun, device: DeviceRun) -> str:
@@ -77,32 +152,11 @@ def _share(run: SimulatedRun, device: DeviceRun) -> str:
     return f"{share} of {run.plan.micro_batches} turns"
 
 
-def _memory(device: DeviceRun) -> str:
+def _memory(device: DeviceRun, bars: bool) -> str:
     used = device.memory.total
     if not device.limit_bytes:
         return size_text(used)
-    text = f"{bar(used / device.limit_bytes)} {size_text(used)} of {size_text(device.limit_bytes)}"
+    text = f"{size_text(used)} of {size_text(device.limit_bytes)}"
+    if bars:
+        text = f"{bar(used / device.limit_bytes)} {text}"
     return text + (f", {size_text(device.missing_bytes)} too few" if device.missing_bytes else "")
-
-
-def compare_lines(runs: Sequence[tuple[str, SimulatedRun | str]]) -> list[str]:
-    """Planners side by side, best first; a text stands for one that has no plan, and says why."""
-    good = [(name, run) for name, run in runs if isinstance(run, SimulatedRun)]
-    ranked = sorted(good, key=lambda item: (not item[1].fits, -item[1].samples_per_s))
-    best = ranked[0][1].samples_per_s if ranked and ranked[0][1].fits else None
-    rows = [("planner", "round", "samples/s", "of the best", "busy", "devices", "stages", "")]
-    for name, run in ranked:
-        over = max((d.missing_bytes for d in run.devices), default=0)
-        rows.append(
-            (
-                name,
-                milliseconds(run.round_s),
-                f"{run.samples_per_s:,.0f}",
-                f"{run.samples_per_s / best:.0%}" if best else "",
-                f"{run.utilisation:.0%}",
-                str(len(run.devices)),
-                str(len(run.plan.stages)),
-                f"does not fit: {size_text(over)} too few" if over else "",
-            )
-        )
-    return table(rows) + [f"{name}: {why}" for name, why in runs if isinstance(why, str)]

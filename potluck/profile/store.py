@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import stat
 import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -12,9 +13,11 @@ from typing import Any, Final, Literal, TypeVar
 import msgspec
 
 from potluck.errors import InputError
+from potluck.profile.check import check_device, check_network, check_profile
 from potluck.types import DeviceProfile, DeviceSpec, LinkProfile, Medium, Profile, Value
 
 FORMAT: Final = 1
+MAX_FILE_BYTES = 64 * 2**20
 T = TypeVar("T")
 
 
@@ -79,14 +82,19 @@ class Store:
         name = f"{key.program[:8]}-{key.device.name}" if isinstance(key, DeviceKey) else "network"
         return self.folder / f"{name}-{hashlib.sha256(msgspec.json.encode(key)).hexdigest()[:16]}.json"
 
-    def device(self, key: DeviceKey) -> DeviceProfile | None:
-        """The profile measured before under this key."""
-        stored = self._load(self.path(key), _StoredDevice)
+    def device(self, key: DeviceKey, blocks: int | None = None) -> DeviceProfile | None:
+        """The profile measured before under this key; of so many blocks, if that is known."""
+        stored = self._load(self.path(key), _StoredDevice, lambda found: check_device(found.profile, blocks))
         return stored.profile if stored is not None and stored.key == key else None
 
     def network(self, key: NetworkKey) -> Network | None:
         """The links measured before under this key."""
-        stored = self._load(self.path(key), _StoredNetwork)
+        names = [name for name, _ in key.devices]
+
+        def check(found: _StoredNetwork) -> None:
+            check_network(found.network.links, found.network.commit_s, names)
+
+        stored = self._load(self.path(key), _StoredNetwork, check)
         return stored.network if stored is not None and stored.key == key else None
 
     def keep(self, key: DeviceKey | NetworkKey, value: DeviceProfile | Network) -> Path | None:
@@ -108,14 +116,19 @@ class Store:
 
     def drop(self, key: DeviceKey | NetworkKey) -> None:
         """Forgets what is kept under a key."""
-        self.path(key).unlink(missing_ok=True)
-
-    def _load(self, path: Path, kind: type[T]) -> T | None:
         try:
-            return msgspec.json.decode(path.read_bytes(), type=kind)
+            self.path(key).unlink(missing_ok=True)
+        except OSError as error:
+            self._note(f"{self.path(key)}: an old profile cannot be removed ({error.strerror}); remove it")
+
+    def _load(self, path: Path, kind: type[T], check: Callable[[T], None]) -> T | None:
+        try:
+            found = msgspec.json.decode(_read(path), type=kind)
+            check(found)
+            return found
         except FileNotFoundError:
             return None
-        except (OSError, msgspec.MsgspecError, InputError, UnicodeDecodeError) as error:
+        except (OSError, msgspec.MsgspecError, InputError, UnicodeDecodeError, RecursionError) as error:
             self._note(f"{path}: not a profile of this version ({_one_line(error)}); measured anew")
             return None
 
@@ -128,30 +141,36 @@ def save(profile: Profile, path: Path) -> None:
         raise InputError(f"--save: {path} cannot be written ({error.strerror}); give another file") from None
 
 
-def load(path: Path, program: str | None = None) -> Profile:
-    """The profile of a file; an InputError if it is none, or of another program than the given one."""
+def load(path: Path, program: str | None = None, blocks: int | None = None) -> Profile:
+    """The profile of a file; an InputError if it is none, or of another program or number of blocks than given."""
     try:
-        saved = msgspec.json.decode(path.read_bytes(), type=_SavedProfile)
+        found = msgspec.json.decode(_read(path), type=_SavedProfile).profile
     except OSError as error:
         raise InputError(f"{path}: cannot be read ({error.strerror}); give a file made with --save") from None
-    except (msgspec.MsgspecError, UnicodeDecodeError, InputError) as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError, InputError, RecursionError) as error:
         raise InputError(f"{path}: not a profile ({_one_line(error)}); give a file made with --save") from None
-    found = saved.profile
     if program is not None and found.program != program:
         raise InputError(
-            f"{path}: a profile of another model ({found.program[:12]}, this job's is {program[:12]}); "
+            f"{path}: a profile of another model ({ascii(found.program[:12])[1:-1]}, this job's is {program[:12]}); "
             "measure again, or give the file of this model"
         )
-    _check(found, path)
+    try:
+        check_profile(found, blocks)
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from None
     return found
 
 
-def _check(profile: Profile, path: Path) -> None:
-    counts = {len(device.blocks) for device in profile.devices}
-    if not profile.devices or len(counts) != 1 or not counts.pop():
-        raise InputError(f"{path}: its devices do not have the same blocks; measure again")
-    if any(not block.timings for device in profile.devices for block in device.blocks):
-        raise InputError(f"{path}: it has blocks without a timing; measure again")
+def _read(path: Path) -> bytes:
+    """The bytes of a file that is not absurdly large, nor one that never ends or keeps one waiting."""
+    handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    with os.fdopen(handle, "rb") as file:
+        if not stat.S_ISREG(os.fstat(handle).st_mode):
+            raise InputError("it is no regular file")
+        data = file.read(MAX_FILE_BYTES + 1)
+    if len(data) > MAX_FILE_BYTES:
+        raise InputError(f"it has more than {MAX_FILE_BYTES} bytes")
+    return data
 
 
 def _write(path: Path, data: bytes) -> None:
@@ -167,4 +186,5 @@ def _write(path: Path, data: bytes) -> None:
 
 
 def _one_line(error: Any) -> str:
-    return " ".join(str(error).split())[:200]
+    """What is wrong on one line; what a terminal would obey is shown escaped."""
+    return " ".join("".join(c if c.isprintable() else ascii(c)[1:-1] for c in str(error)).split())[:200]

@@ -7,6 +7,7 @@ from html import escape
 
 from potluck.plan.events import Span
 from potluck.simulate.run import SimulatedRun
+from potluck.units import milliseconds
 
 COLOURS = {"forward": "#4878a8", "backward": "#8fb572", "reduce": "#d9a441", "update": "#a05c8c"}
 OTHER = "#b9b9b9"  # sending and receiving
@@ -58,17 +59,6 @@ def text(run: SimulatedRun, width: int = 80) -> list[str]:
 def window(run: SimulatedRun) -> tuple[float, float]:
     """The time that the picture shows: from the commit before the last round to the last one."""
     return (run.ends_s[-2] if len(run.ends_s) > 1 else 0.0), run.ends_s[-1]
-
-
-def milliseconds(seconds: float) -> str:
-    """A short duration for people."""
-    return (
-        f"{seconds:.2f} s"
-        if seconds >= 1
-        else f"{1e3 * seconds:.1f} ms"
-        if seconds >= 1e-3
-        else f"{1e6 * seconds:.0f} µs"
-    )
 
 
 def _inside(run: SimulatedRun, begin: float, end: float) -> list[Span]:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from potluck.config import ProfileSettings
 from potluck.display.measuring import MeasureDisplay, measure_display
+from potluck.errors import InputError
 from potluck.job import Job, load_job
 from potluck.profile.store import Store, default_dir, load
 from potluck.profile.synthetic import synthetic
@@ -31,9 +33,18 @@ class Measured:
     where: str
 
 
-def measured(job_file: str, settings: ProfileSettings, imagined: Fleet | None = None) -> Measured:
+Check = Callable[[Job, tuple[tuple[int, int], ...]], object]  # of a job and its micro-batch sizes and counts
+
+
+def measured(
+    job_file: str,
+    settings: ProfileSettings,
+    imagined: Fleet | None = None,
+    check: Check = lambda job, sizes: None,
+) -> Measured:
     """The job, its model's facts and a profile; of `imagined` devices, scaled from the first one measured."""
     if settings.load is not None:
+        _refuse_ignored(settings)
         load(settings.load)  # better to fail before the model is traced
     fleet, listen = local_fleet(settings), listen_address(settings)
     job = load_job(job_file)
@@ -43,13 +54,30 @@ def measured(job_file: str, settings: ProfileSettings, imagined: Fleet | None = 
         from potluck.runtime.prepare import prepare_job
 
         prepared = prepare_job(job)
+        sizes = tuple(micro_batch_choices(prepared))
+        check(job, sizes)
         if settings.load is not None:
-            profile, where = load(settings.load, prepared.facts.digest), str(settings.load)
+            profile, where = load(settings.load, prepared.facts.digest, len(prepared.facts.blocks)), str(settings.load)
         else:
             profile, where = _measure(prepared, fleet, listen, settings, display)
     if imagined is not None:
         profile = synthetic(profile.devices[0], imagined, prepared.facts.digest, profile.commit_s)
-    return Measured(job, prepared.facts, profile, tuple(micro_batch_choices(prepared)), where)
+    return Measured(job, prepared.facts, profile, sizes, where)
+
+
+def _refuse_ignored(settings: ProfileSettings) -> None:
+    """A saved profile has its own devices: flags that describe others would do nothing."""
+    given = {
+        "--local": settings.local is not None,
+        "--memory": any(settings.memory),
+        "--bandwidth": settings.bandwidth is not None,
+        "--threads": settings.threads is not None,
+        "--devices": settings.devices > 0,
+        "--no-local": settings.no_local,
+    }
+    ignored = [flag for flag, there in given.items() if there]
+    if ignored:
+        raise InputError(f"--load has its own devices and links; leave out {' and '.join(ignored)}")
 
 
 def _measure(

@@ -8,32 +8,44 @@ import click
 import msgspec
 
 from potluck.config import PlanSettings
-from potluck.display.planning import reasons, run_lines
+from potluck.display.planning import code_line, columns, hanging, reasons, run_lines, shape_text
 from potluck.plan.events import Simulated
-from potluck.plan.explain import Explainer, bound_words, runner_up_words
-from potluck.simulate.gantt import milliseconds
+from potluck.plan.explain import Explainer, bound_words
+from potluck.plan.search import Found
 from potluck.simulate.run import SimulatedRun, run
+from potluck.types import Plan
+from potluck.units import milliseconds
 from potluck.verbs.measured import Measured
-from potluck.verbs.planning import Answer, ask, failures_as_json, ground, plan_text, run_summary, write_text
+from potluck.verbs.planning import Answer, failures_as_json, ground, look, plan_text, run_summary
 from potluck.verbs.session import emit
+from potluck.verbs.targets import check_writable, write_text
 
 
 def plan(job_file: str, settings: PlanSettings) -> int:
     """Finds a plan, shows it and says why; returns the exit code: 1 if it does not fit."""
     with failures_as_json(settings.json):
+        if settings.out is not None:
+            check_writable(settings.out, "--out")
         it = ground(job_file, settings)
-        answer = ask(settings.planner, it, settings.plan_seconds)
+        answer = look(settings.planner, it, settings.plan_seconds)
         result = run(answer.plan, it.facts, it.profile)
         if settings.out is not None:
             write_text(settings.out, plan_text(answer.plan), "--out")
     if settings.json:
         emit(summary(answer, result, it))
     else:
-        for line in (*run_lines(result, it.facts), "", *reasons(explainer(result, it)), *verdict(answer, result)):
-            click.echo(line)
-        if settings.out is not None:
-            click.echo(f"written to  {settings.out}; train with --plan {settings.out}")
+        _show(answer, result, it, settings)
     return 0 if result.fits else 1
+
+
+def _show(answer: Answer, result: SimulatedRun, it: Measured, settings: PlanSettings) -> None:
+    width = columns()
+    told = [*reasons(explainer(result, it)), *verdict(answer, result)]
+    told += [line] if (line := code_line(result)) is not None else []
+    if settings.out is not None:
+        told.append(f"written to  {settings.out}; train with --plan {settings.out}")
+    for text in (*run_lines(result, it.facts, width), "", *hanging(told, width)):
+        click.echo(text)
 
 
 def explainer(result: SimulatedRun, it: Measured) -> Explainer:
@@ -49,17 +61,27 @@ def verdict(answer: Answer, result: SimulatedRun) -> list[str]:
     lines += [f"left out    {device}: {why.get(device, 'the planner has no work for it')}" for device in result.idle]
     if found is not None:
         if found.runner_up is not None and found.runner_up_s is not None:
-            words = runner_up_words(found.plan, found.runner_up, found.round_s, found.runner_up_s)
-            lines.append(f"next best   {words}")
+            lines.append(f"next best   {_next_best(found.plan, found.round_s, found.runner_up, found.runner_up_s)}")
         lines.append(f"bound       {bound_words(found.round_s, found.bound_s)}")
-        off = found.cost_s / found.round_s - 1
         lines.append(
-            f"searched    {found.tried} plans in {found.seconds:.1f} s; the cost model says "
-            f"{milliseconds(found.cost_s)}, the simulation {milliseconds(found.round_s)} ({off:+.1%})"
+            f"searched    {found.tried:,} plans in {found.seconds:.1f} s; the cost model says "
+            f"{milliseconds(found.cost_s)}, the simulation {milliseconds(found.round_s)}{_off(found)}"
         )
     if not result.fits:
         lines.append(f"DOES NOT FIT  {answer.planner} ignores memory; leave out --planner for a plan that fits")
     return lines
+
+
+def _next_best(plan: Plan, round_s: float, other: Plan, other_s: float) -> str:
+    """Another plan, and what it loses for each sample."""
+    loses = (other_s / other.batch_size) / (round_s / plan.batch_size) - 1
+    return f"{shape_text(other)}: " + ("as fast" if abs(loses) < 0.0005 else f"{loses:.1%} slower")
+
+
+def _off(found: Found) -> str:
+    """How far the cost model is from the simulation, if that can be seen."""
+    off = found.cost_s / found.round_s - 1
+    return "" if abs(off) < 0.0005 else f" ({off:+.1%})"
 
 
 def summary(answer: Answer, result: SimulatedRun, it: Measured) -> dict[str, Any]:

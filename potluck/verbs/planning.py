@@ -6,21 +6,23 @@ import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
-from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from potluck.config import PlanSettings
+from potluck.display.working import working
 from potluck.errors import InputError, PlanError, PotluckError
 from potluck.failures import traceback_kept
 from potluck.fleet_file import read_fleet
 from potluck.plan.baselines import PLANNERS
 from potluck.plan.fitting import fitting_plan
 from potluck.plan.search import Found, find_plan
+from potluck.profile.store import load
 from potluck.simulate.run import SimulatedRun
 from potluck.types import Plan
-from potluck.verbs.measured import Measured, measured
+from potluck.verbs.here import local_fleet
+from potluck.verbs.measured import Check, Measured, measured
 from potluck.verbs.session import emit
 
 OWN = "potluck"
@@ -44,13 +46,31 @@ def check_planner(name: str) -> None:
         raise InputError(f"--planner: {name!r} is not known; {hint}")
 
 
-def ground(job_file: str, settings: PlanSettings) -> Measured:
-    """The job on the fleet that the settings describe."""
+def ground(job_file: str, settings: PlanSettings, check: Check = lambda job, sizes: None) -> Measured:
+    """The job on the fleet that the settings describe; `check` may still refuse before anything is measured."""
     check_planner(settings.planner)
     if settings.fleet is None:
-        return measured(job_file, settings)
-    # One thread, as emulated devices have: what else runs on this machine matters less.
-    return measured(job_file, replace(settings, threads=settings.threads or 1), read_fleet(settings.fleet))
+        return measured(job_file, settings, check=check)
+    # One thread, as emulated devices have: what else runs on this machine matters less. A saved profile has its own.
+    alone = settings if settings.load is not None else replace(settings, threads=settings.threads or 1)
+    return measured(job_file, alone, read_fleet(settings.fleet), check)
+
+
+def known_names(settings: PlanSettings) -> list[str] | None:
+    """The devices to plan for, as far as they are known before any has joined."""
+    if settings.fleet is not None:
+        return [device.name for device in read_fleet(settings.fleet).devices]
+    if settings.load is not None:
+        return [device.device.name for device in load(settings.load).devices]
+    fleet = local_fleet(settings)
+    return None if settings.devices or fleet is None else [device.name for device in fleet.devices]
+
+
+def look(planner: str, it: Measured, seconds: float) -> Answer:
+    """A planner's plan, with a word about what is going on."""
+    with working() as say:
+        say(f"looking for a plan, {seconds:g} s" if planner == OWN else f"asking {planner}")
+        return ask(planner, it, seconds)
 
 
 def ask(planner: str, it: Measured, seconds: float) -> Answer:
@@ -92,14 +112,6 @@ def run_summary(run: SimulatedRun) -> dict[str, Any]:
             for d in run.devices
         ],
     }
-
-
-def write_text(path: Path, text: str, flag: str) -> None:
-    """Writes a file of the user's; an InputError names the flag."""
-    try:
-        path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise InputError(f"{flag}: {path} cannot be written ({error.strerror}); give another file") from None
 
 
 def plan_text(plan: Plan) -> str:

@@ -16,6 +16,7 @@ from potluck.types import DeviceProfile, LinkProfile, ModelFacts, Profile
 from potluck.units import size_text
 from potluck.verbs.measured import measured
 from potluck.verbs.session import emit
+from potluck.verbs.targets import check_writable
 
 _MANY_BLOCKS = 60
 
@@ -24,6 +25,8 @@ def profile(job_file: str, settings: ProfileSettings) -> int:
     """Measures, or reads a saved profile, and shows it; returns the exit code."""
     try:
         with traceback_kept():
+            if settings.save is not None:
+                check_writable(settings.save, "--save", replaced=True)
             it = measured(job_file, settings)
     except PotluckError as error:
         if settings.json:
@@ -81,7 +84,7 @@ def _device_lines(device: DeviceProfile, rows: int) -> list[str]:
     memory = size_text(spec.memory_bytes) if spec.memory_bytes else "not limited"
     counts = ", ".join(str(r) for r in sorted({cell.rows for cell in every}))
     return [
-        f"{spec.name}: {spec.kind}, {spec.threads} threads, speed {spec.speed:g}, memory {memory}"
+        f"{spec.name}: {spec.kind}, {spec.threads} thread{'s' if spec.threads > 1 else ''}, speed {spec.speed:g}, memory {memory}"
         + (f" ({device.host})" if device.host else ""),
         f"  whole model {step_ms:.1f} ms a micro-batch, update {1e3 * sum(b.update_s for b in device.blocks):.1f} ms, "
         f"keeps {size_text(sum(c.kept_bytes for c in cells))}, works with {size_text(working)}",

@@ -2,161 +2,176 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import click
 
-from potluck import units
 from potluck.config import PlanSettings
-from potluck.display.planning import compare_lines, run_lines
+from potluck.display.comparing import compare_lines
+from potluck.display.planning import change_words, columns, hanging, run_lines
+from potluck.display.working import working
 from potluck.errors import InputError, PlanError
 from potluck.plan.baselines import PLANNERS
+from potluck.plan.search import Found
 from potluck.plan.validate import read_plan, validate
 from potluck.simulate.gantt import svg, text
 from potluck.simulate.run import SimulatedRun, run
-from potluck.simulate.what_if import slowed, with_all_links, with_device, with_link, without_device
-from potluck.types import DeviceSpec, Fleet, Plan, Profile
+from potluck.types import DeviceSpec, Fleet, Plan
+from potluck.verbs.changes import Changes, read_changes
 from potluck.verbs.measured import Measured
 from potluck.verbs.plan import explainer
-from potluck.verbs.planning import OWN, ask, failures_as_json, ground, run_summary, write_text
+from potluck.verbs.planning import OWN, ask, failures_as_json, ground, known_names, look, run_summary
 from potluck.verbs.session import emit
+from potluck.verbs.targets import check_writable, write_text
 
-Asked = Mapping[str, Any]  # the what-if flags
+
+@dataclass(frozen=True)
+class _Inquiry:
+    """What was asked, all of it checked before anything is measured."""
+
+    settings: PlanSettings
+    changes: Changes
+    plan: Plan | None
+    gantt: Path | None
 
 
 def simulate(
-    job_file: str, settings: PlanSettings, asked: Asked, *, plan_file: Path | None, compare: bool, gantt: Path | None
+    job_file: str,
+    settings: PlanSettings,
+    asked: Mapping[str, Any],
+    *,
+    plan_file: Path | None,
+    compare: bool,
+    gantt: Path | None,
 ) -> int:
     """Simulates and shows; returns the exit code: 1 if a given plan does not fit."""
     with failures_as_json(settings.json):
-        if compare and plan_file is not None:
-            raise InputError("--compare asks every planner and --plan gives a plan; leave one of them out")
-        plan = None if plan_file is None else read_plan(plan_file)
-        it = what_if(ground(job_file, settings), asked)
+        inquiry = _read(settings, asked, plan_file, compare, gantt)
+        changes = inquiry.changes
+        it = ground(job_file, settings, lambda job, sizes: changes.of_sizes(sizes, job.micro_batch))
+        changed = _changed(it, changes)
         if compare:
-            return _compare(it, settings)
-        result = run(_given(plan, it) if plan is not None else _asked(it, settings), it.facts, it.profile)
+            return _compare(it, changed, inquiry)
+        result = _simulated(changed, inquiry, changes)
+        before = _without(it, inquiry) if changes else None
         if gantt is not None:
             write_text(gantt, svg(result), "--gantt")
     if settings.json:
-        emit(run_summary(result) | {"bottleneck": explainer(result, it).bottleneck()})
+        without = {"without_change": _outcome(before)} if before is not None else {}
+        emit(run_summary(result) | {"bottleneck": explainer(result, changed).bottleneck()} | without)
     else:
-        _show(result, it, gantt)
+        _show(result, changed, before, gantt)
     return 0 if result.fits else 1
 
 
-def _show(result: SimulatedRun, it: Measured, gantt: Path | None) -> None:
-    width = min(120, shutil.get_terminal_size((100, 20)).columns)
-    for line in (*run_lines(result, it.facts), "", *text(result, width), ""):
-        click.echo(line)
-    click.echo(f"bottleneck  {explainer(result, it).bottleneck()}")
-    if result.idle:
-        click.echo(f"idle        {', '.join(result.idle)}")
+def _read(
+    settings: PlanSettings, asked: Mapping[str, Any], plan_file: Path | None, compare: bool, gantt: Path | None
+) -> _Inquiry:
+    if compare and plan_file is not None:
+        raise InputError("--compare asks every planner and --plan gives a plan; leave one of them out")
     if gantt is not None:
-        click.echo(f"drawn in    {gantt}")
+        if gantt.suffix.lower() != ".svg":
+            raise InputError(f"--gantt: {gantt} is no .svg file, and SVG is what is drawn; give one like round.svg")
+        check_writable(gantt, "--gantt")
+    changes = read_changes(asked)
+    plan = None if plan_file is None else read_plan(plan_file)
+    if plan is not None:
+        changes.of_plan(plan)
+    names = known_names(settings)
+    if names is not None:
+        changes.check_names(names)
+    return _Inquiry(settings, changes, plan, gantt)
 
 
-def _asked(it: Measured, settings: PlanSettings) -> Plan:
-    return ask(settings.planner, it, settings.plan_seconds).plan
+def _changed(it: Measured, changes: Changes) -> Measured:
+    profile, sizes = changes.of_profile(it.profile), changes.of_sizes(it.sizes, it.job.micro_batch)
+    return replace(it, profile=profile, sizes=sizes)
 
 
-def _given(plan: Plan, it: Measured) -> Plan:
-    """A plan from a file, checked against the fleet; that it may not fit is what the simulation says."""
+def _simulated(it: Measured, inquiry: _Inquiry, changes: Changes) -> SimulatedRun:
+    if inquiry.plan is not None:
+        plan = changes.of_plan(inquiry.plan)
+        _check(plan, it)
+    else:
+        plan = look(inquiry.settings.planner, it, inquiry.settings.plan_seconds).plan
+    return run(plan, it.facts, it.profile)
+
+
+def _without(it: Measured, inquiry: _Inquiry) -> SimulatedRun | str:
+    """The same without the changes; a text says why that cannot be had."""
+    try:
+        return _simulated(it, inquiry, Changes())
+    except PlanError as error:
+        return str(error)
+
+
+def _check(plan: Plan, it: Measured) -> None:
+    """Raises unless the fleet can run the plan; that it may not fit is what the simulation says."""
     fleet = Fleet(devices=tuple(DeviceSpec(name=d.device.name) for d in it.profile.devices))
     validate(plan, it.facts, fleet, it.job.batchnorm)
-    return plan
 
 
-def _compare(it: Measured, settings: PlanSettings) -> int:
+def _outcome(result: SimulatedRun | str) -> dict[str, Any]:
+    return {"error": result} if isinstance(result, str) else run_summary(result)
+
+
+def _show(result: SimulatedRun, it: Measured, before: SimulatedRun | str | None, gantt: Path | None) -> None:
+    width = columns()
+    for line in (*run_lines(result, it.facts, width), "", *text(result, width or 100), ""):
+        click.echo(line)
+    told = [f"bottleneck  {explainer(result, it).bottleneck()}"]
+    told += [f"changed     {change_words(before, result)}"] if before is not None else []
+    told += [f"idle        {', '.join(result.idle)}"] if result.idle else []
+    told += [f"drawn in    {gantt}"] if gantt is not None else []
+    for line in hanging(told, width):
+        click.echo(line)
+
+
+def _compare(it: Measured, changed: Measured, inquiry: _Inquiry) -> int:
+    """Shows all planners side by side, and draws the best plan that fits if asked to."""
     runs: list[tuple[str, SimulatedRun | str]] = []
-    for name in (OWN, *PLANNERS):
-        try:
-            runs.append((name, run(ask(name, it, settings.plan_seconds).plan, it.facts, it.profile)))
-        except PlanError as error:
-            runs.append((name, str(error)))
-    if settings.json:
-        emit({name: {"error": r} if isinstance(r, str) else run_summary(r) for name, r in runs})
-    else:
-        for line in compare_lines(runs):
-            click.echo(line)
+    found: Found | None = None
+    names = (OWN, *PLANNERS)
+    with working() as say:
+        for number, name in enumerate(names, start=1):
+            say(f"asking {name}, {number} of {len(names)}")
+            try:
+                answer = ask(name, changed, inquiry.settings.plan_seconds)
+                found = found or answer.found
+                runs.append((name, run(answer.plan, changed.facts, changed.profile)))
+            except PlanError as error:
+                runs.append((name, str(error)))
+    before = _without(it, _with_own_planner(inquiry)) if inquiry.changes else None
+    best = _draw_best(runs, inquiry.gantt)
+    own = runs[0][1]
+    if inquiry.settings.json:
+        without = {"without_change": _outcome(before)} if before is not None else {}
+        emit({name: _outcome(r) for name, r in runs} | without)
+        return 0
+    told = []
+    if before is not None and not isinstance(own, str):
+        told.append(f"changed     {OWN}: {change_words(before, own)}")
+    if best is not None:
+        told.append(f"drawn in    {inquiry.gantt}, the plan of {best}")
+    width = columns()
+    for line in (*compare_lines(runs, None if found is None else found.bound_s, width), *hanging(told, width)):
+        click.echo(line)
     return 0
 
 
-def what_if(it: Measured, asked: Asked) -> Measured:
-    """The same job on a fleet changed as asked: added, removed, slowed, links, batch size, in this order."""
-    profile = it.profile
-    for given in asked["add"]:
-        profile = with_device(profile, _new_device(given))
-    for name in asked["remove"]:
-        profile = _named("--remove", lambda p=profile, n=name: without_device(p, n))
-    for given in asked["slow"]:
-        name, factor = _split(given, "--slow", "nano1=2")
-        profile = _named("--slow", lambda p=profile, n=name, f=factor: slowed(p, n, _factor(f)))
-    for given in asked["link"]:
-        profile = _with_link(profile, given)
-    return replace(it, profile=profile, sizes=_sizes(it, asked["batch_size"]))
+def _with_own_planner(inquiry: _Inquiry) -> _Inquiry:
+    """The inquiry with potluck's own planner, which a comparison is about."""
+    return replace(inquiry, settings=replace(inquiry.settings, planner=OWN))
 
 
-def _named(flag: str, change: Any) -> Profile:
-    try:
-        found: Profile = change()
-    except InputError as error:
-        text = str(error)
-        raise InputError(text if text.startswith(flag) else f"{flag}: {text.removeprefix('profile: ')}") from None
-    return found
-
-
-def _split(given: str, flag: str, example: str) -> tuple[str, str]:
-    name, equals, value = given.rpartition("=")
-    if not equals or not name or not value:
-        raise InputError(f"{flag}: {given!r} does not say what; give it like {example}")
-    return name.strip(), value.strip()
-
-
-def _factor(value: str) -> float:
-    try:
-        return float(value)
-    except ValueError:
-        raise InputError(f"--slow: {value!r} is no number; give how many times as long, like 2") from None
-
-
-def _new_device(given: str) -> DeviceSpec:
-    first, _, memory = given.partition(",")
-    name, speed = _split(first, "--add", "pi=0.25 or pi=0.25,512MB")
-    try:
-        size = units.size_bytes(memory.strip()) if memory else 0
-        return DeviceSpec(name=name, speed=float(speed), memory_bytes=size)
-    except InputError as error:
-        raise InputError(f"--add: {error}") from None
-    except ValueError:
-        raise InputError(f"--add: {speed!r} is no speed; give a number above 0, like pi=0.25") from None
-
-
-def _with_link(profile: Profile, given: str) -> Profile:
-    ends, rate = _split(given, "--link", "desk,pi=10Mbit or all=10Mbit")
-    try:
-        bandwidth = units.rate_bytes_s(rate)
-    except InputError as error:
-        raise InputError(f"--link: {error}") from None
-    if ends == "all":
-        return with_all_links(profile, bandwidth)
-    a, comma, b = (part.strip() for part in ends.partition(","))
-    if not comma:
-        raise InputError(f"--link: {given!r} names one end; give it like desk,pi=10Mbit, or all=10Mbit")
-    return _named("--link", lambda: with_link(profile, a, b, bandwidth))
-
-
-def _sizes(it: Measured, batch_size: int | None) -> tuple[tuple[int, int], ...]:
-    if batch_size is None:
-        return it.sizes
-    fitting = tuple((rows, batch_size // rows) for rows, _ in it.sizes if batch_size % rows == 0)
-    if not fitting:
-        raise InputError(
-            f"--batch-size: {batch_size} cannot be cut into micro-batches of {it.job.micro_batch}; "
-            f"give a multiple of {it.job.micro_batch}"
-        )
-    return fitting
+def _draw_best(runs: list[tuple[str, SimulatedRun | str]], gantt: Path | None) -> str | None:
+    """Draws the fastest plan, one that fits if any does; returns whose it is."""
+    good = [(name, r) for name, r in runs if isinstance(r, SimulatedRun)]
+    if gantt is None or not good:
+        return None
+    name, best = max(good, key=lambda item: (item[1].fits, item[1].samples_per_s))
+    write_text(gantt, svg(best), "--gantt")
+    return name

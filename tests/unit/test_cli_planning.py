@@ -143,6 +143,52 @@ def test_planners_are_compared_side_by_side() -> None:
     assert "of the best" in potluck("simulate", "--compare").stdout
 
 
+def test_the_best_plan_of_a_comparison_is_drawn() -> None:
+    result = potluck("simulate", "--compare", "--gantt", "best.svg")
+    assert result.exit_code == 0, result.stderr
+    assert Path("best.svg").read_text().startswith("<svg")
+    assert "drawn in    best.svg, the plan of " in result.stdout
+    for word in ("micro-batches", "fits", "bound       no plan for these 3 devices", "of 3"):
+        assert word in result.stdout
+
+
+def test_a_given_plan_is_simulated_with_the_batch_size_asked_for() -> None:
+    assert potluck("plan", "--planner", "1f1b", "--out", "even.json").exit_code == 0
+    usual = last_json(potluck("simulate", "--plan", "even.json", "--json"))
+    more = last_json(potluck("simulate", "--plan", "even.json", "--batch-size", "128", "--json"))
+    assert more["plan"]["micro_batches"] == 4 * usual["plan"]["micro_batches"]
+    assert more["round_s"] > 2 * usual["round_s"]
+    assert more["without_change"]["round_s"] == usual["round_s"]
+    refused = potluck("simulate", "--plan", "even.json", "--batch-size", "33")
+    assert refused.exit_code == 2
+    assert "--batch-size: 33 cannot be cut into the plan's micro-batches of" in refused.stderr
+
+
+def test_turns_of_a_given_plan_grow_in_proportion_or_not_at_all() -> None:
+    assert potluck("plan", "--planner", "data-parallel", "--out", "turns.json").exit_code == 0
+    plan = read_plan(Path("turns.json"))
+    twice = last_json(potluck("simulate", "--plan", "turns.json", "--batch-size", "64", "--json"))["plan"]
+    shares = [m.share for m in plan.stages[0].group]
+    assert [m["share"] for m in twice["stages"][0]["group"]] == [2 * share for share in shares]
+    odd = plan.micro_batch_size * (plan.micro_batches + 1)
+    refused = potluck("simulate", "--plan", "turns.json", "--batch-size", str(odd))
+    assert refused.exit_code == 2
+    assert "cannot be shared as the plan does" in refused.stderr
+
+
+def test_a_change_is_shown_beside_what_was_before() -> None:
+    asked = ("simulate", "--planner", "1f1b", "--slow", "old=3")
+    before = last_json(potluck("simulate", "--planner", "1f1b", "--json"))
+    both = last_json(potluck(*asked, "--json"))
+    assert both["without_change"]["round_s"] == before["round_s"] < both["round_s"]
+    shown = potluck(*asked).stdout
+    (line,) = [line for line in shown.splitlines() if line.startswith("changed ")]
+    assert "→" in line
+    assert "slow" in line
+    assert "without the change" in line
+    assert "without_change" not in before
+
+
 def test_what_if_changes_the_answer() -> None:
     def round_s(*arguments: str) -> float:
         result = potluck("simulate", "--planner", "data-parallel", "--json", *arguments)
@@ -173,6 +219,10 @@ def test_what_if_changes_the_answer() -> None:
         (["--add", "new=fast"], "--add: 'fast' is no speed"),
         (["--add", "new=1,much"], "--add: 'much' is no size"),
         (["--batch-size", "33"], "--batch-size: 33 cannot be cut"),
+        (["--batch-size", "8000000"], "--batch-size: 8000000 makes more than 10000 micro-batches"),
+        (["--gantt", "round.png"], "--gantt: round.png is no .svg file"),
+        (["--gantt", "folder.svg"], "--gantt: folder.svg cannot be written (Is a directory)"),
+        (["--memory", "1MB"], "--load has its own devices and links; leave out --memory"),
         (["--compare", "--plan", "x.json"], "--compare asks every planner"),
         (["--plan", "nowhere.json"], "nowhere.json: No such file"),
         (["--local", "1,1"], "--fleet describes all devices"),
@@ -180,6 +230,7 @@ def test_what_if_changes_the_answer() -> None:
     ],
 )
 def test_bad_input_gets_one_line_and_exit_code_2(arguments: list[str], message: str) -> None:
+    Path("folder.svg").mkdir(exist_ok=True)
     result = potluck("simulate", *arguments)
     assert result.exit_code == 2
     (line,) = [line for line in result.stderr.splitlines() if line.startswith("potluck: ")]
@@ -191,4 +242,14 @@ def test_a_bad_fleet_file_is_refused_before_the_model_is_traced() -> None:
     result = potluck("plan", fleet="bad.toml")
     assert result.exit_code == 2
     assert "bad.toml: device[0].memory: 0 is no memory at all" in result.stderr
+    assert "tracing" not in result.stderr
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["--slow", "nobody=2"], ["--add", "new=fast"], ["--link", "desk,nas=1Mbit"], ["--gantt", "nowhere/round.svg"]],
+)
+def test_bad_questions_are_refused_before_the_model_is_traced(arguments: list[str]) -> None:
+    result = potluck("simulate", *arguments)
+    assert result.exit_code == 2
     assert "tracing" not in result.stderr

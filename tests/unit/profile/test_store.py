@@ -1,5 +1,8 @@
 """Profiles on disk: what comes back, and what a damaged or foreign file does."""
 
+import os
+from pathlib import Path
+
 import msgspec
 import pytest
 
@@ -46,7 +49,7 @@ def test_what_was_kept_comes_back(tmp_path):
     store.keep(key(), device())
     assert store.device(key()) == device()
     network = Network(links=(LinkProfile(source="a", target="b", bandwidth_bytes_s=1e6),), medium="half", commit_s=0.01)
-    links = NetworkKey(devices=(("a", "pi"),), carrier="zmq", bandwidth_bytes_s=None)
+    links = NetworkKey(devices=(("a", "pi"), ("b", "pi")), carrier="zmq", bandwidth_bytes_s=None)
     store.keep(links, network)
     assert store.network(links) == network
     assert not list(store.folder.glob(".*"))  # nothing half-written is left
@@ -114,8 +117,93 @@ def test_a_file_that_is_no_profile_is_named(tmp_path, content):
 
 def test_a_profile_whose_devices_differ_in_blocks_is_refused(tmp_path):
     save(Profile(program=DIGEST, devices=(device("a", 0.1), device("b", 0.1, 0.2))), tmp_path / "p.json")
-    with pytest.raises(InputError, match="do not have the same blocks"):
+    with pytest.raises(InputError, match=r"p\.json: devices\[1\]\.blocks: 2 of them cannot be, as the model has 1"):
         load(tmp_path / "p.json")
+
+
+def changed(old: str, new: str) -> bytes:
+    """A saved profile of two devices with a number replaced."""
+    links = (LinkProfile(source="a", target="b", bandwidth_bytes_s=1e6, latency_s=0.25),)
+    profile = Profile(program=DIGEST, devices=(device("a"), device("b")), links=links, commit_s=0.125)
+    text = msgspec.json.encode({"potluck_profile": 1, "profile": profile}).decode()
+    assert old in text
+    return text.replace(old, new, 1).encode()
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "key"),
+    [
+        ('"rows":8', '"rows":0', "devices[0].blocks[0].timings[0].rows"),
+        ('"rows":8', '"rows":-8', "devices[0].blocks[0].timings[0].rows"),
+        ('"forward_s":0.0999', '"forward_s":-0.0999', "devices[0].blocks[0].timings[0].forward_s"),
+        ('"commit_s":0.125', '"commit_s":1e300', "commit_s"),
+        ('"commit_s":0.125', '"commit_s":1e999', "not a profile"),
+        ('"kept_bytes":9', '"kept_bytes":-9', "devices[0].blocks[0].timings[0].kept_bytes"),
+        ('"working_bytes":1', '"working_bytes":2000000000000000000', "devices[0].blocks[0].timings[0].working_bytes"),
+        ('"update_s":0.01', '"update_s":-1', "devices[0].blocks[0].update_s"),
+        ('"resident":1.0', '"resident":0', "devices[0].blocks[0].resident"),
+        ('"copy_bytes_s":1000000000.0', '"copy_bytes_s":0', "devices[0].copy_bytes_s"),
+        ('"code_bytes":0', '"code_bytes":-1', "devices[0].code_bytes"),
+        ('"call_s":0.0001', '"call_s":-1', "devices[0].call_s"),
+        ('"name":"b"', '"name":"a"', "devices[1].device.name"),
+        ('"source":"a"', '"source":"c"', "links[0].source"),
+        ('"source":"a"', '"source":"b"', "links[0].target"),
+        ('"bandwidth_bytes_s":1000000.0', '"bandwidth_bytes_s":5e-324', "links[0].bandwidth_bytes_s"),
+        ('"latency_s":0.25', '"latency_s":-0.25', "links[0].latency_s"),
+        ('"commit_s":0.125', '"commit_s":-1', "commit_s"),
+    ],
+)
+def test_a_number_that_cannot_be_is_named(tmp_path, old, new, key):
+    path = tmp_path / "p.json"
+    path.write_bytes(changed(old, new))
+    with pytest.raises(InputError) as caught:
+        load(path)
+    assert str(caught.value).startswith(f"{path}: {key}")
+
+
+def test_rows_ascend_and_blocks_are_as_many_as_the_model_has(tmp_path):
+    cells = [Timing(rows=r, forward_s=0.1, backward_s=0.1, kept_bytes=0, working_bytes=0) for r in (8, 4)]
+    down = DeviceProfile(device=DeviceSpec(name="a"), blocks=(BlockProfile(timings=tuple(cells)),))
+    save(Profile(program=DIGEST, devices=(down,)), tmp_path / "down.json")
+    with pytest.raises(InputError, match="timings\\[1\\]\\.rows: 4 cannot be, as rows are above 8, ascending"):
+        load(tmp_path / "down.json")
+    save(Profile(program=DIGEST, devices=(device("a"),)), tmp_path / "p.json")
+    assert load(tmp_path / "p.json", DIGEST, 2)
+    with pytest.raises(InputError, match="2 of them cannot be, as the model has 3"):
+        load(tmp_path / "p.json", DIGEST, 3)
+
+
+def test_what_never_ends_or_is_too_large_is_not_read(tmp_path, monkeypatch):
+    with pytest.raises(InputError, match="/dev/zero: not a profile \\(it is no regular file\\)"):
+        load(Path("/dev/zero"))
+    os.mkfifo(tmp_path / "fifo")
+    with pytest.raises(InputError, match="no regular file"):
+        load(tmp_path / "fifo")
+    monkeypatch.setattr("potluck.profile.store.MAX_FILE_BYTES", 100)
+    save(Profile(program=DIGEST, devices=(device("a"),)), tmp_path / "p.json")
+    with pytest.raises(InputError, match="more than 100 bytes"):
+        load(tmp_path / "p.json")
+
+
+def test_a_kept_profile_with_impossible_numbers_is_measured_anew(tmp_path):
+    notes: list[str] = []
+    store = Store(tmp_path, notes.append)
+    store.keep(key(), msgspec.structs.replace(device(), message_s=-1.0))
+    assert store.device(key()) is None
+    assert "message_s: -1 cannot be" in notes[0]
+    store.keep(key(), device())
+    assert store.device(key(), 2) == device()
+    assert store.device(key(), 3) is None
+
+
+def test_what_cannot_be_dropped_is_said_and_no_failure(tmp_path, monkeypatch):
+    def refuse(self: Path, **_: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    notes: list[str] = []
+    monkeypatch.setattr(Path, "unlink", refuse)
+    Store(tmp_path, notes.append).drop(key())
+    assert "cannot be removed (Permission denied)" in notes[0]
 
 
 def test_the_longest_measured_block_is_timed_again():

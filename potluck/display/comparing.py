@@ -1,0 +1,44 @@
+"""Planners side by side, as lines of text."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from potluck.display.planning import hanging, table
+from potluck.simulate.run import SimulatedRun
+from potluck.units import milliseconds, size_text
+
+_HEADINGS = ("planner", "round", "samples/s", "of the best", "busy", "devices", "stages", "micro-batches", "fits")
+
+
+def compare_lines(
+    runs: Sequence[tuple[str, SimulatedRun | str]], bound_s: float | None, width: int | None = None
+) -> list[str]:
+    """Planners, best first; a text stands for one that has no plan, and says why. No plan is faster than the bound."""
+    good = [(name, run) for name, run in runs if isinstance(run, SimulatedRun)]
+    ranked = sorted(good, key=lambda item: (not item[1].fits, -item[1].samples_per_s))
+    best = ranked[0][1].samples_per_s if ranked and ranked[0][1].fits else None
+    lines = table([_HEADINGS, *(_row(name, run, best) for name, run in ranked)])
+    devices = max((len(run.devices) + len(run.idle) for _, run in good), default=0)
+    if bound_s:
+        lines.append(
+            f"bound       no plan for these {devices} devices can take less than {milliseconds(bound_s)} a round"
+        )
+    lines += [f"no plan     {name}: {why}" for name, why in runs if isinstance(why, str)]
+    return hanging(lines, width)
+
+
+def _row(name: str, run: SimulatedRun, best: float | None) -> tuple[str, ...]:
+    over = max((d.missing_bytes for d in run.devices), default=0)
+    plan = run.plan
+    return (
+        name,
+        milliseconds(run.round_s),
+        f"{run.samples_per_s:,.0f}",
+        f"{run.samples_per_s / best:.0%}" if best else "",
+        f"{run.utilisation:.0%}",
+        f"{len(run.devices)} of {len(run.devices) + len(run.idle)}",
+        str(len(plan.stages)),
+        f"{plan.micro_batches} of {plan.micro_batch_size}",
+        f"no, {size_text(over)} too few" if over else "yes",
+    )
