@@ -23,6 +23,7 @@ from potluck.types import COORDINATOR, Fleet
 from potluck.verbs.here import cores as cores_here
 
 _LAUNCH = Path(__file__).with_name("launch.py")
+_NET_ADMIN, _SYS_ADMIN = 12, 21  # numbers of capabilities
 _REAP_S = 10.0
 _ENTER_S = 20.0
 Output = IO[bytes] | int | None
@@ -36,7 +37,16 @@ def check_machine() -> cgroups.Cgroups:
         raise TestbedMissing("the testbed needs root for namespaces and cgroups: run it with sudo")
     for name in ("ip", "tc"):
         tool(name)
-    return cgroups.find()
+    groups = cgroups.find()
+    if not _has_capabilities(Path("/proc/self/status").read_text()) or not groups.writable():
+        raise TestbedMissing("the testbed may not make namespaces or cgroups here: run it outside the container")
+    return groups
+
+
+def _has_capabilities(status: str) -> bool:
+    """Whether a process may do what root of a whole machine may, by its file `status`; root of a container may not."""
+    effective = next((int(line.split()[1], 16) for line in status.splitlines() if line.startswith("CapEff:")), 0)
+    return all(effective >> number & 1 for number in (_NET_ADMIN, _SYS_ADMIN))
 
 
 class Testbed:

@@ -37,6 +37,7 @@ def table(text: str) -> dict[str, int]:
 class Cgroups(Protocol):
     """One kind of cgroups."""
 
+    def writable(self) -> bool: ...
     def make(self, bed: str, devices: Iterable[str]) -> None: ...
     def doors(self, folder: str) -> list[Path]:
         """The files that a process writes 0 to, to be inside."""
@@ -65,6 +66,9 @@ class CgroupsV1:
 
     def __init__(self, root: Path = ROOT) -> None:
         self._root = root
+
+    def writable(self) -> bool:
+        return all(os.access(self._root / controller, os.W_OK) for controller in self._CONTROLLERS)
 
     def make(self, bed: str, devices: Iterable[str]) -> None:
         """A group for the testbed in every hierarchy, and in it one for every device."""
@@ -141,6 +145,9 @@ class CgroupsV2:
 
     def __init__(self, root: Path = ROOT) -> None:
         self._root = root
+
+    def writable(self) -> bool:
+        return os.access(self._root, os.W_OK)
 
     def make(self, bed: str, devices: Iterable[str]) -> None:
         """A group for the testbed, and in it one for every device."""

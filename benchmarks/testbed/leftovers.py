@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import os
 import re
+import time
+from collections.abc import Iterator
 from pathlib import Path
 
 from benchmarks.testbed import network
 from benchmarks.testbed.cgroups import Cgroups
+from benchmarks.testbed.errors import TestbedError
 
+_LOCK = Path("/run/potluck-testbed.lock")
+_ALONE_S = 60.0
 _NAME = re.compile(r"potluck-([0-9]+)-([0-9]+)\.")
 
 
@@ -34,11 +41,28 @@ def remove(base: str, cgroups: Cgroups) -> None:
 
 def remove_all(cgroups: Cgroups) -> list[str]:
     """Removes the testbeds of dead owners; returns what was removed."""
-    names = {*cgroups.beds(), *(re.split("[@]|[.][^.]*$", space)[0] for space in network.spaces())}
-    dead = sorted(name for name in names if is_left_over(name))
-    for base in dead:
-        remove(base, cgroups)
-    return dead
+    with _alone():
+        names = {*cgroups.beds(), *(re.split("[@]|[.][^.]*$", space)[0] for space in network.spaces())}
+        dead = sorted(name for name in names if is_left_over(name))
+        for base in dead:
+            remove(base, cgroups)
+        return dead
+
+
+@contextlib.contextmanager
+def _alone() -> Iterator[None]:
+    """No two processes remove the same things at once."""
+    deadline = time.monotonic() + _ALONE_S
+    with _LOCK.open("w") as lock:
+        while True:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() > deadline:
+                    raise TestbedError(f"another process holds {_LOCK} for {_ALONE_S:.0f} s; end it") from None
+                time.sleep(0.05)
+        yield
 
 
 def _started(process: int) -> int | None:

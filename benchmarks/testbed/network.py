@@ -16,6 +16,7 @@ from benchmarks.testbed.errors import TestbedError, TestbedMissing
 from benchmarks.testbed.topology import NETWORK, Topology
 
 _TOOL_S = 20.0
+_KERNEL_LACKS = ("kind is unknown", "Unknown device type", "not supported")
 _handles = itertools.count()
 _SYSTEM_FOLDERS = "/usr/local/sbin:/usr/sbin:/sbin:/usr/bin:/bin"
 _LARGEST_PACKET = 60_000
@@ -37,6 +38,8 @@ def call(name: str, *arguments: str) -> str:
     done = subprocess.run([tool(name), *arguments], capture_output=True, text=True, timeout=_TOOL_S)
     if done.returncode:
         why = (done.stderr.strip() or f"exit code {done.returncode}").splitlines()[0]
+        if any(words in why for words in _KERNEL_LACKS):
+            raise TestbedMissing(f"the kernel lacks what the testbed needs ({name} {' '.join(arguments)}: {why})")
         raise TestbedError(f"{name} {' '.join(arguments)}: {why}")
     return done.stdout
 

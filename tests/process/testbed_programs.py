@@ -111,18 +111,22 @@ class Program:
         wait_until(lambda: len(self.lines()) >= count, f"line {count} of a program")
         return self.lines()
 
-    def median_of_next(self, count: int) -> float:
-        """The median of the next numbers that it prints."""
-        return medians_of_next({"it": self}, count)["it"]
+
+def settles(wanted: Mapping[Program, float]) -> bool:
+    """Whether the numbers that programs print from now on come within 10 % of what is wanted and stay there."""
+    first = {program: len(program.lines()) + 1 for program in wanted}  # the next may be of the time before
+
+    def steady(program: Program) -> bool:
+        last = [float(line) for line in program.lines()[first[program] :][-3:]]
+        return len(last) == 3 and sorted(last)[1] == near(wanted[program])
+
+    wait_until(lambda: all(steady(program) for program in wanted), f"{list(wanted.values())} within 10 %")
+    return True
 
 
-def medians_of_next(programs: Mapping[str, Program], count: int) -> dict[str, float]:
-    """The medians of the next numbers that they print; the first of each may be of the time before."""
-    first = {name: len(program.lines()) + 1 for name, program in programs.items()}
-    return {
-        name: sorted(float(line) for line in program.wait_for(first[name] + count)[first[name] :])[count // 2]
-        for name, program in programs.items()
-    }
+def near(wanted: float) -> object:
+    """Anything within 10 %."""
+    return pytest.approx(wanted, rel=0.1)
 
 
 def transfer(bed: Testbed, source: str, target: str) -> Program:

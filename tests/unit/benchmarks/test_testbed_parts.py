@@ -9,6 +9,7 @@ import pytest
 
 from benchmarks.testbed import Testbed, TestbedError, TestbedMissing
 from benchmarks.testbed import network as network_module
+from benchmarks.testbed.bed import _has_capabilities
 from benchmarks.testbed.cgroups import CgroupsV2, find, quota_us
 from benchmarks.testbed.leftovers import base_name, is_left_over
 from benchmarks.testbed.topology import topology
@@ -21,7 +22,7 @@ from tests.process.testbed_programs import FLEETS, MBIT, MISSING, fleet_of
 class TestRefusals:
     """One line that says what to do."""
 
-    def test_what_isMISSING_is_named_with_the_way_to_get_it(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    def test_what_is_missing_is_named_with_the_way_to_get_it(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
         with pytest.raises(TestbedMissing, match="needs the cgroup controller 'cpu'"):
             find(tmp_path)
         monkeypatch.setattr(os, "geteuid", lambda: 0)
@@ -48,6 +49,10 @@ class TestRefusals:
     def test_a_device_that_is_not_there_is_named(self):
         with pytest.raises(TestbedError, match="no device 'd7'; it has coordinator, d0"):
             Testbed(fleet_of(0.2)).set_quota("d7", 1)
+
+    def test_root_of_a_container_is_not_enough(self):
+        assert _has_capabilities("Name:\tx\nCapEff:\t000001ffffffffff\n")
+        assert not _has_capabilities("Name:\tx\nCapEff:\t00000000a80425fb\n"), "as Docker starts it"
 
 
 class TestPureParts:
@@ -92,6 +97,7 @@ class TestPureParts:
     def test_the_unified_hierarchy_gets_the_same_limits_in_its_own_words(self, tmp_path: Path):
         (tmp_path / "cgroup.controllers").write_text("cpuset cpu io memory pids")
         groups = find(tmp_path)
+        assert groups.writable()
         assert isinstance(groups, CgroupsV2)
         groups.make("bed", ["d0"])
         groups.set_cores("bed/d0", 0.08)
