@@ -44,7 +44,8 @@ class RunningBuffers:
                 use = uses[update.buffer] = uses.get(update.buffer, -1) + 1
                 key = _Kind(use, update.kind, update.amount, buffers[update.buffer].dtype)
                 kinds.setdefault(key, []).append(update)
-        self._kinds = dict(sorted(kinds.items(), key=lambda item: item[0].use))
+        self._kinds = sorted(kinds.items(), key=lambda item: item[0].use)
+        self._chains = _chains([{u.buffer for u in updates} for _, updates in self._kinds])
 
     @property
     def shared(self) -> bool:
@@ -59,7 +60,7 @@ class RunningBuffers:
         """Keeps what a forward did, until the verdict."""
         for update in self._free:
             self._replaced[update.buffer] = registers[update.value].detach()
-        for index, (key, updates) in enumerate(self._kinds.items()):
+        for index, (key, updates) in enumerate(self._kinds):
             if key.kind == "count":
                 flat = torch.empty(0)
             else:
@@ -73,25 +74,27 @@ class RunningBuffers:
     def commit(self) -> None:
         """The buffers of the round become the buffers."""
         self.values.update(self._replaced)
-        kinds = list(self._kinds.items())
-        for micro_batch, index in sorted(self.statistics):
-            key, updates = kinds[index]
-            if key.kind == "count":
-                for update in updates:
-                    value = self.values[update.buffer]
-                    self.values[update.buffer] = value + value.new_tensor(key.amount)
-            else:
-                self._fold_all(key, updates, self.statistics[micro_batch, index].flat)
-        for update in (u for _, updates in kinds for u in updates):
-            self.values[update.buffer] = self.values[update.buffer].clone()
+        for chain in self._chains:
+            micro_batches = sorted({m for m, index in self.statistics if index in chain})
+            # Alone, a kind is folded over all micro-batches at once: one cat and one split instead of one for each.
+            runs = [micro_batches] if len(chain) == 1 else [[m] for m in micro_batches]
+            for run in runs:
+                for index in chain:
+                    self._fold_all(index, [self.statistics[m, index].flat for m in run])
         self.abort()
 
-    def _fold_all(self, key: _Kind, updates: Sequence[Update], statistic: torch.Tensor) -> None:
+    def _fold_all(self, index: int, statistics: Sequence[torch.Tensor]) -> None:
+        """Folds statistics of one kind into its buffers, in the order given."""
+        if not statistics:
+            return
+        key, updates = self._kinds[index]
         shapes = [self.values[u.buffer].shape for u in updates]
         running = torch.cat([self.values[u.buffer].reshape(-1) for u in updates])
-        parts = _fold(running, statistic, key).split([s.numel() for s in shapes])
-        for update, part, shape in zip(updates, parts, shapes, strict=True):
-            self.values[update.buffer] = part.view(shape)
+        for statistic in statistics:
+            more = running.new_tensor(key.amount)
+            running = running + more if key.kind == "count" else _fold(running, statistic, key)
+        for update, part, shape in zip(updates, running.split([s.numel() for s in shapes]), shapes, strict=True):
+            self.values[update.buffer] = part.view(shape).clone()
 
     def abort(self) -> None:
         """Forgets the open round."""
@@ -105,3 +108,13 @@ def _fold(running: torch.Tensor, statistic: torch.Tensor, key: _Kind) -> torch.T
     if key.kind == "variance" and key.dtype == torch.float32:
         return running.mul(rest).add(statistic, alpha=key.amount)
     return statistic * key.amount + running * rest
+
+
+def _chains(buffers: Sequence[set[str]]) -> list[list[int]]:
+    """Kinds that change the same buffers, and so must take turns from micro-batch to micro-batch."""
+    chains: list[tuple[set[str], list[int]]] = []
+    for index, names in enumerate(buffers):
+        met = [chain for chain in chains if chain[0] & names]
+        chains = [chain for chain in chains if chain not in met]
+        chains.append((names.union(*(c[0] for c in met)), sorted([index, *(i for c in met for i in c[1])])))
+    return [indices for _, indices in chains]
