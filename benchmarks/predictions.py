@@ -52,9 +52,12 @@ QUICK = (
 )
 FULL = tuple(
     Setting(model, fleet, rate, (OURS, "asteroid", "1f1b", "data-parallel"))
-    for model in ("mobilenet_v2", "gpt_10m")
-    for fleet in ((0.6, 0.3), (0.5, 0.3, 0.2))
-    for rate in (12.5e6, 125e6)
+    for model, fleet, rate in (
+        ("mobilenet_v2", (0.6, 0.3), 12.5e6),
+        ("mobilenet_v2", (0.5, 0.3, 0.2), 125e6),
+        ("gpt_10m", (0.6, 0.3), 125e6),
+        ("gpt_10m", (0.5, 0.3, 0.2), 12.5e6),
+    )
 )
 
 
