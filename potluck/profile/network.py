@@ -17,7 +17,7 @@ _FIRST_BYTES = 16 * 1024
 _MOST_BYTES = 8 * 2**20
 _LONG_ENOUGH_S = 0.04  # against latency and the grain of the clock
 _REPEATS = 3
-_PROCESSOR_BOUND_BYTES_S = 400e6  # what is faster is limited by copying, and says nothing about the medium
+PROCESSOR_BOUND_BYTES_S = 400e6  # what is faster is limited by copying, and says nothing about the medium
 _HALF = 1.5  # both directions at once take so much longer where they share the line
 
 Pair = tuple[str, str]
@@ -146,7 +146,7 @@ class _Rally:
 
 def medium(found: Mapping[Pair, Probing]) -> Medium:
     """Whether both directions of most links get through at once; "full" where only the processor is the limit."""
-    votes = [p.both_ratio > _HALF for p in found.values() if p.bandwidth_bytes_s < _PROCESSOR_BOUND_BYTES_S]
+    votes = [p.both_ratio > _HALF for p in found.values() if p.bandwidth_bytes_s < PROCESSOR_BOUND_BYTES_S]
     return "half" if votes and 2 * sum(votes) > len(votes) else "full"
 
 

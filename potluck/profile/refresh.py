@@ -1,11 +1,18 @@
-"""Whether a profile from before still holds: one cell is timed again and compared."""
+"""Whether a profile from before still holds: a block is timed and links are tried again, and compared."""
 
 from __future__ import annotations
 
+import statistics
+from collections.abc import Mapping, Sequence
+
 from potluck.profile.cells import only
-from potluck.types import DeviceProfile, Timing
+from potluck.profile.network import PROCESSOR_BOUND_BYTES_S, Pair, Probing
+from potluck.types import DeviceProfile, LinkProfile, Timing
+from potluck.units import factor_text, milliseconds
 
 TOLERANCE = 0.15
+LINK_TOLERANCE = 0.3  # a brief look at a link is rougher than one at a block
+_LATENCY_TIMES, _LATENCY_S = 2.0, 1e-3  # a latency has changed if it did by both
 
 
 def cell_to_retime(profile: DeviceProfile, rows: int) -> int | None:
@@ -18,14 +25,47 @@ def cell_to_retime(profile: DeviceProfile, rows: int) -> int | None:
     return max(measured, key=lambda i: measured[i].forward_s + measured[i].backward_s, default=None)
 
 
-def refresh(profile: DeviceProfile, block: int, again: Timing, tolerance: float = TOLERANCE) -> str | None:
-    """Why the profile no longer holds, in words, or None if it does."""
-    before = only(profile.blocks[block], again.rows)
-    old_s, new_s = before.forward_s + before.backward_s, again.forward_s + again.backward_s
+def refresh(profile: DeviceProfile, block: int, again: Sequence[Timing], tolerance: float = TOLERANCE) -> str | None:
+    """Why the profile no longer holds, in words, or None if it does; the median of what was timed again counts."""
+    before = only(profile.blocks[block], again[0].rows)
+    old_s = before.forward_s + before.backward_s
+    new_s = statistics.median(cell.forward_s + cell.backward_s for cell in again)
     if old_s <= 0:
         return f"block {block} took no time at all before"
-    change = new_s / old_s - 1
-    if abs(change) <= tolerance:
+    if new_s <= 0:
+        return f"block {block} takes no time at all now"
+    times = new_s / old_s
+    if abs(times - 1) <= tolerance:
         return None
-    slower = "slower" if change > 0 else "faster"
-    return f"block {block} is {abs(change):.0%} {slower} than before ({1e3 * old_s:.2f} → {1e3 * new_s:.2f} ms)"
+    return f"block {block} is {_than_before(times)} ({milliseconds(old_s)} → {milliseconds(new_s)})"
+
+
+def links_changed(
+    links: Sequence[LinkProfile], found: Mapping[Pair, Probing], tolerance: float = LINK_TOLERANCE
+) -> str | None:
+    """Why the links from before no longer hold, in words, or None if they do.
+
+    Where only the processor is the limit, how fast a link is says how busy the machine was, not what it carries.
+    """
+    known = {(link.source, link.target): link for link in links if link.measured}
+    for pair, now in found.items():
+        link = known.get(pair)
+        if link is None:
+            return f"{pair[0]} → {pair[1]} was not measured before"
+        old = link.bandwidth_bytes_s
+        fast = PROCESSOR_BOUND_BYTES_S
+        if old is not None and min(old, now.bandwidth_bytes_s) < fast:
+            times = min(old, fast) / min(now.bandwidth_bytes_s, fast)
+            if not 1 - tolerance <= times <= 1 / (1 - tolerance):
+                return f"{pair[0]} → {pair[1]} is {_than_before(times)}"
+        low, high = sorted((link.latency_s, now.latency_s))
+        if high > _LATENCY_TIMES * low and high - low > _LATENCY_S:
+            return f"{pair[0]} → {pair[1]} has another latency ({milliseconds(link.latency_s)} → " + (
+                f"{milliseconds(now.latency_s)})"
+            )
+    return None
+
+
+def _than_before(times: float) -> str:
+    words = factor_text(times)
+    return f"{words} as before" if "times" in words else f"{words} than before"

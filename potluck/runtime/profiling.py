@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
+from typing import IO
 
 import msgspec
 from safetensors.torch import save as to_safetensors
@@ -19,17 +20,20 @@ from potluck.model.program import encode
 from potluck.plan.resident import to_rehearse, with_resident
 from potluck.profile.cells import row_counts
 from potluck.profile.network import Pair, Probing, link_profiles, medium, pair_rounds, probe
-from potluck.profile.refresh import cell_to_retime, refresh
+from potluck.profile.refresh import cell_to_retime, links_changed, refresh
 from potluck.profile.store import DeviceKey, Network, NetworkKey, Store
 from potluck.runtime.live_fleet import LiveFleet
 from potluck.runtime.loading import first_samples
 from potluck.runtime.prepare import PreparedJob
 from potluck.runtime.rehearsal import IN_FLIGHT
-from potluck.types import COORDINATOR, DeviceProfile, Profile
+from potluck.types import COORDINATOR, DeviceProfile, Profile, Timing
 from potluck.wire.messages import Echo, Measure, Measured, MeasureProgress, Meet, Probe, Probed
 
 _SAMPLE_BYTES = 8 * 2**20
-_AGAIN_PART = 0.1  # of the budget, to see whether a profile from before still holds
+_AGAIN_PART, _AGAIN_LEAST_S = 0.1, 0.3  # of the budget, to see whether a profile from before still holds
+_AGAIN_TIMES = 3  # where the first time disagrees: a device that was busy for a moment has not changed
+_LINKS_AGAIN_PART = 0.2  # of the budget for links, to see whether they still carry as much
+_LINKS_AGAIN_TIMES = 2
 _ECHOES = 8
 
 
@@ -49,7 +53,7 @@ class ProfileSettings:
 def profile_fleet(live: LiveFleet, prepared: PreparedJob, settings: ProfileSettings | None = None) -> Profile:
     """What the model costs every device of the fleet, and what the links carry.
 
-    A device's profile from before is taken if one block, timed again, takes as long as it did.
+    A device's profile from before is taken if one block, timed again, takes as long as it did; links likewise.
     """
     return _Profiling(live, prepared, settings or ProfileSettings()).run()
 
@@ -113,23 +117,38 @@ class _Profiling:
         )
 
     def _still_valid(self) -> dict[str, DeviceProfile]:
-        """Profiles from before that still hold."""
-        if self._store is None or self._settings.fresh:
+        """Profiles from before that still hold: a block is timed again, and more often where that disagrees."""
+        store = self._store
+        if store is None or self._settings.fresh:
             return {}
-        known = {d: p for d in self._devices if (p := self._store.device(self._keys[d])) is not None}
+        count = len(self._prepared.facts.blocks)
+        known = {d: p for d in self._devices if (p := store.device(self._keys[d], count)) is not None}
         blocks = {d: b for d, p in known.items() if (b := cell_to_retime(p, self._rows[0])) is not None}
-        budget_s = self._settings.seconds * _AGAIN_PART
-        for device, block in blocks.items():
-            self._live.roster.send(device, self._order(budget_s, again=block))
+        samples: dict[str, list[Timing]] = {device: [] for device in blocks}
+        doubted = self._timed_again(blocks, samples, known)
+        for _ in range(_AGAIN_TIMES - 1):
+            self._timed_again({d: blocks[d] for d in doubted}, samples, known)
         valid = {}
-        for device, answer in self._answers(blocks, budget_s):
-            why = "it did not answer" if answer.again is None else refresh(known[device], blocks[device], answer.again)
+        for device, block in blocks.items():
+            why = refresh(known[device], block, samples[device]) if samples[device] else "it did not answer"
             if why is None:
                 valid[device] = known[device]
             else:
                 self._settings.note(f"{device}: measured anew, as {why}")
-                self._store.drop(self._keys[device])
+                store.drop(self._keys[device])
         return valid
+
+    def _timed_again(
+        self, blocks: Mapping[str, int], samples: dict[str, list[Timing]], known: Mapping[str, DeviceProfile]
+    ) -> list[str]:
+        """Has each device time its block once more; returns those whose times so far disagree with before."""
+        budget_s = max(self._settings.seconds * _AGAIN_PART, _AGAIN_LEAST_S)
+        for device, block in blocks.items():
+            self._live.roster.send(device, self._order(budget_s, again=block))
+        for device, answer in self._answers(blocks, budget_s):
+            if answer.again is not None:
+                samples[device].append(answer.again)
+        return [d for d, b in blocks.items() if samples[d] and refresh(known[d], b, samples[d]) is not None]
 
     def _measure(self, devices: list[str]) -> dict[str, DeviceProfile]:
         """All at once."""
@@ -163,15 +182,28 @@ class _Profiling:
         welcome = self._live.roster.welcome
         key = NetworkKey(devices=hosts, carrier=welcome.carrier, bandwidth_bytes_s=welcome.bandwidth_bytes_s)
         known = None if self._store is None or self._settings.fresh else self._store.network(key)
-        if known is not None:
+        if known is not None and self._links_hold(known):
             return known
-        found = self._probe_links()
+        found = self._probe_links(self._network_s())
         network = Network(links=link_profiles(self._devices, found), medium=medium(found), commit_s=self._commit_s())
         if self._store is not None:
             self._store.keep(key, network)
         return network
 
-    def _probe_links(self) -> dict[Pair, Probing]:
+    def _network_s(self) -> float:
+        return self._settings.network_seconds or self._settings.seconds / 2
+
+    def _links_hold(self, known: Network) -> bool:
+        """Whether links still carry what they did; where a brief look says no, a second one decides."""
+        why = None
+        for _ in range(_LINKS_AGAIN_TIMES):
+            why = links_changed(known.links, self._probe_links(self._network_s() * _LINKS_AGAIN_PART))
+            if why is None:
+                return True
+        self._settings.note(f"links: measured anew, as {why}")
+        return False
+
+    def _probe_links(self, seconds: float) -> dict[Pair, Probing]:
         """Pairs that share no device are measured at the same time."""
         live = self._live
         term = live.next_term(0)
@@ -180,7 +212,6 @@ class _Profiling:
             live.roster.send(device, Meet(term=term, peers={n: a for n, a in peers.items() if n != device}))
         live.link.adopt(term, {n: a for n, a in peers.items() if n != COORDINATOR})
         rounds = pair_rounds(self._devices)
-        seconds = self._settings.network_seconds or self._settings.seconds / 2
         found: dict[Pair, Probing] = {}
         for number, pairs in enumerate(rounds):
             self._settings.progress("links", number, len(rounds))
@@ -208,8 +239,15 @@ class _Profiling:
 
     def _commit_s(self) -> float:
         """From the last report to the word that it is committed: there and back, and the ledger to disk between."""
-        with tempfile.TemporaryFile(dir=Path.cwd()) as ledger:
+        with self._scratch() as ledger:
             return statistics.median([self._echo(number, ledger.fileno()) for number in range(_ECHOES)][1:])
+
+    def _scratch(self) -> IO[bytes]:
+        """A nameless file, beside the profiles if it can be: the system's folder may be in memory and too fast."""
+        if self._store is not None:
+            with contextlib.suppress(OSError):
+                return tempfile.TemporaryFile(dir=self._store.folder)
+        return tempfile.TemporaryFile()
 
     def _echo(self, number: int, ledger: int) -> float:
         started = time.perf_counter()

@@ -83,8 +83,9 @@ def _device_lines(device: DeviceProfile, rows: int) -> list[str]:
     working = max(cell.working_bytes for cell in cells)
     memory = size_text(spec.memory_bytes) if spec.memory_bytes else "not limited"
     counts = ", ".join(str(r) for r in sorted({cell.rows for cell in every}))
+    threads = f"{spec.threads} thread{'s' if spec.threads > 1 else ''}"
     return [
-        f"{spec.name}: {spec.kind}, {spec.threads} thread{'s' if spec.threads > 1 else ''}, speed {spec.speed:g}, memory {memory}"
+        f"{spec.name}: {spec.kind}, {threads}, speed {spec.speed:g}, memory {memory}"
         + (f" ({device.host})" if device.host else ""),
         f"  whole model {step_ms:.1f} ms a micro-batch, update {1e3 * sum(b.update_s for b in device.blocks):.1f} ms, "
         f"keeps {size_text(sum(c.kept_bytes for c in cells))}, works with {size_text(working)}",

@@ -84,7 +84,7 @@ def test_two_devices_measure_at_once_keep_it_and_train_afterwards(tmp_path):
     redone = {note.partition(":")[0] for note in notes}  # on a busy machine a device may take longer than before
     for before, after in zip(found.devices, again.devices, strict=True):
         assert (before == after) != (before.device.name in redone)
-    assert again.links == found.links
+    assert (again.links == found.links) != ("links" in redone)
 
 
 def run(folder: Path, *arguments: str) -> tuple[int, str, str]:

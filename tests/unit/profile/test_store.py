@@ -7,7 +7,8 @@ import msgspec
 import pytest
 
 from potluck.errors import InputError
-from potluck.profile.refresh import cell_to_retime, refresh
+from potluck.profile.network import Probing
+from potluck.profile.refresh import cell_to_retime, links_changed, refresh
 from potluck.profile.store import DeviceKey, Network, NetworkKey, Store, default_dir, load, save
 from potluck.profile.synthetic import synthetic
 from potluck.types import (
@@ -212,13 +213,43 @@ def test_the_longest_measured_block_is_timed_again():
     assert cell_to_retime(device("d0", 0.1), 16) is None
 
 
+def timed(*steps_s: float) -> list[Timing]:
+    return [Timing(rows=8, forward_s=s / 3, backward_s=2 * s / 3, kept_bytes=0, working_bytes=0) for s in steps_s]
+
+
 @pytest.mark.parametrize(
-    ("again_s", "word"), [(0.9, None), (1.03, None), (0.77, None), (1.05, "slower"), (0.7, "faster")]
-)
+    ("again_s", "word"),
+    [(0.9, None), (1.03, None), (0.77, None), (1.05, "17% slower than before"), (0.7, "29% faster than before"),
+     (2.16, "2.4 times as slow as before (900.0 ms → 2.16 s)"), (0.09, "10.0 times as fast as before")],
+)  # fmt: skip
 def test_a_profile_more_than_15_percent_off_is_dropped(again_s, word):
-    again = Timing(rows=8, forward_s=again_s / 3, backward_s=2 * again_s / 3, kept_bytes=0, working_bytes=0)
-    reason = refresh(device(), 1, again)
+    reason = refresh(device(), 1, timed(again_s))
     assert (reason is None) if word is None else (word in (reason or ""))
+
+
+def test_one_bad_moment_among_three_drops_no_profile():
+    assert refresh(device(), 1, timed(220.0, 0.9, 0.92)) is None
+    assert "slow" in (refresh(device(), 1, timed(220.0, 1.4, 1.5)) or "")
+
+
+@pytest.mark.parametrize(
+    ("rate", "latency_s", "word"),
+    [
+        (1e6, 0.01, None), (0.75e6, 0.01, None), (1.3e6, 0.012, None),
+        (0.6e6, 0.01, "a → b is 67% slower than before"), (2e6, 0.01, "times as fast as before"),
+        (1e6, 0.03, "a → b has another latency (10.0 ms → 30.0 ms)"),
+    ],
+)  # fmt: skip
+def test_links_that_carry_something_else_are_named(rate, latency_s, word):
+    links = [LinkProfile(source="a", target="b", bandwidth_bytes_s=1e6, latency_s=0.01)]
+    reason = links_changed(links, {("a", "b"): Probing(rate, latency_s, 1.0)})
+    assert (reason is None) if word is None else (word in (reason or ""))
+
+
+def test_links_as_fast_as_the_processor_are_the_same_however_fast_it_was():
+    links = [LinkProfile(source="a", target="b", bandwidth_bytes_s=2e9, latency_s=1e-4)]
+    assert links_changed(links, {("a", "b"): Probing(5e8, 3e-4, 1.0)}) is None
+    assert "slow" in (links_changed(links, {("a", "b"): Probing(1e7, 3e-4, 1.0)}) or "")
 
 
 def test_devices_one_does_not_have():
