@@ -9,10 +9,10 @@ import click
 
 from potluck.errors import InputError
 from potluck.types import DeviceSpec, Fleet
-from potluck.units import duration_text, speeds
-from potluck.verbs.here import RUNS, check_run_dir
+from potluck.units import speeds
+from potluck.verbs.here import RUNS, check_run_dir, crowding
 from potluck.verbs.session import terminal
-from potluck.verbs.train import prediction, report
+from potluck.verbs.train import pace, report, round_lines
 
 
 def demo(devices: str, run_dir: Path | None, *, as_json: bool) -> int:
@@ -32,13 +32,15 @@ def demo(devices: str, run_dir: Path | None, *, as_json: bool) -> int:
         result = train(job, fleet, it.options(run_dir=it.run_dir, profile_s=3.0, plan_s=1.0))
     seconds = time.monotonic() - started
     if as_json or result.reason == "stopped":
-        report(result, seconds, as_json=as_json, command=train_command(devices, as_json=as_json))
+        report(
+            result, seconds, as_json=as_json, command=train_command(devices, as_json=as_json), crowded=crowding(fleet)
+        )
         return 0
     click.echo(f"accuracy {result.metrics['accuracy']:.1%} on {len(test_labels)} digits that it had never seen")
     click.echo(f"samples  {result.samples_lost} lost, {result.samples_doubled} used twice")
-    if (line := prediction(result)) is not None:
-        click.echo(f"round    {line}")
-    click.echo(f"model    {result.model_path}, after {result.rounds} rounds in {duration_text(seconds)}")
+    for line in round_lines(result, crowding(fleet)):
+        click.echo(line)
+    click.echo(f"model    {result.model_path}, after {result.rounds} rounds: {pace(result, seconds)}")
     click.echo("\ntry next")
     for command, why in next_steps(result.run_dir):
         click.echo(f"  {why}\n    {command}")

@@ -21,6 +21,18 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
+def crowding(fleet: Fleet | None) -> str | None:
+    """That emulated devices take all cores of this machine, in words: they then wait for each other."""
+    devices = fleet.devices if fleet is not None else ()
+    wanted, there = sum(d.threads * d.speed for d in devices), cores()
+    if len(devices) < 2 or wanted < there:
+        return None
+    return (
+        f"the {len(devices)} emulated devices compute as much as {wanted:g} cores and this machine has {there}: "
+        "rounds take longer than on machines of their own"
+    )
+
+
 def local_fleet(settings: TrainSettings) -> Fleet | None:
     """The devices to start here: emulated ones, or the machine itself, or none."""
     if settings.no_local:

@@ -16,8 +16,8 @@ from potluck.simulate.run import SimulatedRun, run
 from potluck.types import Plan
 from potluck.units import milliseconds
 from potluck.verbs.measured import Measured
-from potluck.verbs.planning import Answer, failures_as_json, ground, look, plan_text, run_summary
-from potluck.verbs.session import emit
+from potluck.verbs.planning import Answer, ground, look, plan_text, run_summary
+from potluck.verbs.session import emit, failures_as_json
 from potluck.verbs.targets import check_writable, write_text
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from typing import Any
@@ -12,8 +10,7 @@ import msgspec
 
 from potluck.config import PlanSettings
 from potluck.display.working import working
-from potluck.errors import InputError, PlanError, PotluckError
-from potluck.failures import traceback_kept
+from potluck.errors import InputError, PlanError
 from potluck.fleet_file import read_fleet
 from potluck.plan.baselines import PLANNERS
 from potluck.plan.fitting import fitting_plan
@@ -23,7 +20,6 @@ from potluck.simulate.run import SimulatedRun
 from potluck.types import Plan
 from potluck.verbs.here import local_fleet
 from potluck.verbs.measured import Check, Measured, measured
-from potluck.verbs.session import emit
 
 OWN = "potluck"
 
@@ -117,15 +113,3 @@ def run_summary(run: SimulatedRun) -> dict[str, Any]:
 def plan_text(plan: Plan) -> str:
     """A plan as its file has it."""
     return msgspec.json.format(msgspec.json.encode(plan), indent=2).decode() + "\n"
-
-
-@contextlib.contextmanager
-def failures_as_json(as_json: bool) -> Iterator[None]:
-    """With `as_json`, a failure also ends standard output with a JSON object."""
-    try:
-        with traceback_kept():
-            yield
-    except PotluckError as error:
-        if as_json:
-            emit({"error": str(error), "exit_code": error.exit_code})
-        raise

@@ -8,14 +8,12 @@ import click
 import msgspec
 
 from potluck.config import ProfileSettings
-from potluck.errors import PotluckError
-from potluck.failures import traceback_kept
 from potluck.profile.cells import only
 from potluck.profile.store import save
 from potluck.types import DeviceProfile, LinkProfile, ModelFacts, Profile
 from potluck.units import size_text
 from potluck.verbs.measured import measured
-from potluck.verbs.session import emit
+from potluck.verbs.session import emit, failures_as_json
 from potluck.verbs.targets import check_writable
 
 _MANY_BLOCKS = 60
@@ -23,19 +21,14 @@ _MANY_BLOCKS = 60
 
 def profile(job_file: str, settings: ProfileSettings) -> int:
     """Measures, or reads a saved profile, and shows it; returns the exit code."""
-    try:
-        with traceback_kept():
-            if settings.save is not None:
-                check_writable(settings.save, "--save", replaced=True)
-            it = measured(job_file, settings)
-    except PotluckError as error:
-        if settings.json:
-            emit({"error": str(error), "exit_code": error.exit_code})
-        raise
-    found, rows, where = it.profile, it.job.micro_batch, it.where
-    if settings.save is not None:
-        save(found, settings.save)
-        where = str(settings.save)
+    with failures_as_json(settings.json):
+        if settings.save is not None:
+            check_writable(settings.save, "--save", replaced=True)
+        it = measured(job_file, settings)
+        found, rows, where = it.profile, it.job.micro_batch, it.where
+        if settings.save is not None:
+            save(found, settings.save)
+            where = str(settings.save)
     if settings.json:
         emit({**msgspec.to_builtins(found), "micro_batch": rows, "kept": where})
     else:

@@ -84,3 +84,15 @@ def emit(value: dict[str, Any]) -> None:
     """Writes one JSON object as a line of standard output; numbers that are not finite become null."""
     click.echo(msgspec.json.encode(value).decode())
     sys.stdout.flush()
+
+
+@contextlib.contextmanager
+def failures_as_json(as_json: bool) -> Iterator[None]:
+    """With `as_json`, a failure also ends standard output with a JSON object."""
+    try:
+        with traceback_kept():
+            yield
+    except PotluckError as error:
+        if as_json:
+            emit({"error": str(error), "exit_code": error.exit_code})
+        raise

@@ -23,8 +23,8 @@ from potluck.types import DeviceSpec, Fleet, Plan
 from potluck.verbs.changes import Changes, read_changes
 from potluck.verbs.measured import Measured
 from potluck.verbs.plan import explainer
-from potluck.verbs.planning import OWN, ask, failures_as_json, ground, known_names, look, run_summary
-from potluck.verbs.session import emit
+from potluck.verbs.planning import OWN, ask, ground, known_names, look, run_summary
+from potluck.verbs.session import emit, failures_as_json
 from potluck.verbs.targets import check_writable, write_text
 
 

@@ -15,12 +15,12 @@ import click
 from potluck.config import TrainSettings
 from potluck.display.view import evaluation_text
 from potluck.job import load_job
-from potluck.metrics.records import RECORDS, EvaluationRecord, read
+from potluck.metrics.records import RECORDS, EvaluationRecord, RunEnded, read
 from potluck.plan.validate import read_plan
 from potluck.profile.store import default_dir
-from potluck.units import duration_text
-from potluck.verbs.here import RUNS, check_run_dir, listen_address, local_fleet, newest_run
-from potluck.verbs.session import emit, terminal
+from potluck.units import duration_text, factor_text, milliseconds
+from potluck.verbs.here import RUNS, check_run_dir, crowding, listen_address, local_fleet, newest_run
+from potluck.verbs.session import emit, failures_as_json, terminal
 
 if TYPE_CHECKING:
     from potluck.runtime.train import TrainResult
@@ -28,11 +28,12 @@ if TYPE_CHECKING:
 
 def train(job_file: str, settings: TrainSettings, *, resume: bool) -> int:
     """Trains the job of a file and reports; returns the exit code."""
-    fleet = local_fleet(settings)
-    listen = listen_address(settings)
-    plan = read_plan(settings.plan) if settings.plan is not None else None
-    run_dir = newest_run() if resume and settings.run_dir is None else settings.run_dir
-    check_run_dir(run_dir or RUNS / "new", resume=resume)
+    with failures_as_json(settings.json):
+        fleet = local_fleet(settings)
+        listen = listen_address(settings)
+        plan = read_plan(settings.plan) if settings.plan is not None else None
+        run_dir = newest_run() if resume and settings.run_dir is None else settings.run_dir
+        check_run_dir(run_dir or RUNS / "new", resume=resume)
     if settings.plain_network is not None:
         # The devices started here listen on this network too; their command line does not say so.
         os.environ["POTLUCK_PLAIN_NETWORK"] = str(settings.plain_network)
@@ -52,37 +53,66 @@ def train(job_file: str, settings: TrainSettings, *, resume: bool) -> int:
             listening=invitation(settings, it.display.announce),
         )  # fmt: skip
         result = train_job(job, fleet, options)
-    report(result, time.monotonic() - started, as_json=settings.json)
+    report(result, time.monotonic() - started, as_json=settings.json, crowded=crowding(fleet))
     return 0
 
 
-def report(result: TrainResult, seconds: float, *, as_json: bool, command: Sequence[str] | None = None) -> None:
+def report(
+    result: TrainResult,
+    seconds: float,
+    *,
+    as_json: bool,
+    command: Sequence[str] | None = None,
+    crowded: str | None = None,
+) -> None:
     """Says what a run came to; `command` is what would train it, if not the command line."""
     go_on = resume_command(sys.argv[1:] if command is None else command, result.run_dir)
     if as_json:
-        emit(summary(result, seconds, go_on))
+        emit(summary(result, seconds, go_on) | ({"crowded": crowded} if crowded else {}))
         return
-    rate = f"{result.samples_per_s:,.0f} samples/s"
-    click.echo(f"{result.reason} after {result.rounds} rounds in {duration_text(seconds)}, {rate}")
+    click.echo(f"{result.reason} after {result.rounds} rounds: {pace(result, seconds)}")
     if (evaluated := last_evaluation(result.run_dir)) is not None:
         click.echo(
             f"metrics  {evaluation_text(evaluated, _best_metric(result.run_dir))}, after round {evaluated.round}"
         )
     click.echo(f"samples  {result.samples_lost} lost, {result.samples_doubled} used twice")
-    if (line := prediction(result)) is not None:
-        click.echo(f"round    {line}")
+    for line in round_lines(result, crowded):
+        click.echo(line)
     click.echo(f"model    {result.model_path}")
     _report_best(result)
     if result.reason == "stopped":
         click.echo(f"go on    {go_on}")
 
 
-def prediction(result: TrainResult) -> str | None:
-    """Predicted against measured round time, where there are both."""
+def pace(result: TrainResult, seconds: float) -> str:
+    """How long training took and how fast it was, and what went before it."""
+    trained_s = min(training_s(result.run_dir), seconds)
+    before = f"; {duration_text(seconds - trained_s)} of starting, measuring and planning before"
+    words = f"{duration_text(trained_s)} of training, {result.samples_per_s:,.0f} samples/s"
+    return words + (before if round(seconds - trained_s) else "")
+
+
+def training_s(run_dir: Path) -> float:
+    """Seconds that the last session of a run trained, evaluations and all."""
+    ended = [r for r in read(run_dir / RECORDS) if isinstance(r, RunEnded)]
+    return ended[-1].seconds if ended else 0.0
+
+
+def round_lines(result: TrainResult, crowded: str | None) -> list[str]:
+    """Planned against measured round time, where there are both, and what is known about the difference."""
     if result.predicted_s is None or result.round_s is None:
-        return None
-    off = result.predicted_s / result.round_s - 1
-    return f"{1e3 * result.round_s:.0f} ms measured, {1e3 * result.predicted_s:.0f} ms planned ({off:+.0%})"
+        return []
+    lines = [f"round    {prediction(result.predicted_s, result.round_s)}"]
+    return lines if crowded is None else [*lines, f"         {crowded}"]
+
+
+def prediction(planned_s: float, measured_s: float) -> str:
+    """How long a round took and was planned to take, in words."""
+    words = f"{milliseconds(measured_s)} measured, {milliseconds(planned_s)} planned"
+    if not measured_s or abs(planned_s / measured_s - 1) < 0.005:
+        return words
+    factor = factor_text(planned_s / measured_s)
+    return f"{words}, {factor} {'as' if 'times' in factor else 'than'} it was"
 
 
 def last_evaluation(run_dir: Path) -> EvaluationRecord | None:
@@ -127,6 +157,7 @@ def summary(result: TrainResult, seconds: float, go_on: str) -> dict[str, object
         "samples_lost": result.samples_lost,
         "samples_doubled": result.samples_doubled,
         "seconds": seconds,
+        "training_s": training_s(result.run_dir),
         "round_s": result.round_s,
         "predicted_round_s": result.predicted_s,
         "model": str(result.model_path),
