@@ -162,15 +162,16 @@ def main(as_json: bool, megabytes: int, repeats: int, timeout_s: float) -> None:
             outcome = on_loopback(timeout_s)
     except Exception as error:  # whatever it is, a rank that failed must end, and say why in one line
         leave(FAILED, f"{type(error).__name__}: {error}")
-    if not as_json:
-        print(f"{'carrier, tensor':16} {'CPU s/GB':>9} {'sender':>8} {'receiver':>9} {'GB/s':>6}")
-        for name, cell in outcome["cells"].items():
-            print(
-                f"{name:16} {cell['cpu_s_per_gb']:9.3f} {cell['sender']:8.3f} {cell['receiver']:9.3f} "
-                f"{cell['gb_per_s']:6.2f}"
-            )
-    else:
+    _print_table(outcome["cells"])
+    if as_json:
         print(json.dumps(outcome))
+
+
+def _print_table(cells: dict[str, dict[str, float]]) -> None:
+    columns = {"CPU s/GB": "cpu_s_per_gb", "sender": "sender", "receiver": "receiver", "GB/s": "gb_per_s"}
+    print(f"{'carrier, tensor':16}" + "".join(f"{head:>10}" for head in columns))
+    for name, cell in cells.items():
+        print(f"{name:16}" + "".join(f"{cell[key]:10.3f}" for key in columns.values()))
 
 
 if __name__ == "__main__":
