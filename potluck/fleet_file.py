@@ -14,6 +14,9 @@ from potluck.types import DeviceSpec, Fleet, LinkSpec
 
 MAX_FILE_BYTES = 1 << 20
 MAX_DEVICES = 1000
+_SLOWEST, _FASTEST = 1e-6, 1e6  # speeds anybody can mean; beyond, times are no longer numbers
+_MOST_THREADS = 100_000
+_LONGEST_DELAY_S = 3600.0
 
 
 def read_fleet(path: Path) -> Fleet:
@@ -67,7 +70,7 @@ def _link(item: object, path: Path, number: int) -> LinkSpec:
 def _table(item: object, where: str) -> Mapping[str, Any]:
     if not isinstance(item, dict):
         kind = where.rsplit(" ", 1)[-1].split("[")[0]
-        raise InputError(f"{where}: {item!r} is no table; write it under [[{kind}]]")
+        raise InputError(f"{where}: {_shown(item)} is no table; write it under [[{kind}]]")
     return item
 
 
@@ -87,7 +90,7 @@ def _read(content: Mapping[str, Any], readers: _Readers, also: set[str], where: 
         if key in also:
             continue
         if key not in readers:
-            raise InputError(f"{where}{key}: unknown key; {_did_you_mean(key, {*readers, *also})}")
+            raise InputError(f"{where}{_shown(key)[1:-1]}: unknown key; {_did_you_mean(key, {*readers, *also})}")
         field, reader = readers[key]
         try:
             found[field] = reader(value)
@@ -101,9 +104,19 @@ def _did_you_mean(given: str, known: Iterable[str]) -> str:
     return f"did you mean {near[0]}?" if near else f"give one of {', '.join(sorted(known))}"
 
 
+def _shown(value: object) -> str:
+    """A value in a message: short, and nothing in it that a terminal would obey."""
+    if isinstance(value, int) and value.bit_length() > 256:
+        return "such a large number"
+    text = ascii(value) if not isinstance(value, str) or not value.isprintable() else repr(value)
+    return text if len(text) <= 80 else f"{text[:79]}…{text[-1]}"
+
+
 def _text(value: object) -> str:
     if isinstance(value, bool) or not isinstance(value, str | int | float):
-        raise InputError(f"{value!r} does not do; give a text or a number")
+        raise InputError(f"{_shown(value)} does not do; give a text or a number")
+    if isinstance(value, int) and value.bit_length() > 256:
+        raise InputError(f"{_shown(value)} does not do; give a smaller one")
     return str(value)
 
 
@@ -112,32 +125,39 @@ def _rate(value: object) -> float:
 
 
 def _delay(value: object) -> float:
-    return 0.0 if value in (0, "0") and value is not False else units.duration_s(_text(value))
+    delay_s = 0.0 if value in (0, "0") and value is not False else units.duration_s(_text(value))
+    if delay_s > _LONGEST_DELAY_S:
+        raise InputError(f"{_shown(value)} is too long for a message; give a latency like 1ms, at most 1h")
+    return delay_s
 
 
 def _memory(value: object) -> int:
     size = units.size_bytes(_text(value))
     if not size:
-        raise InputError(f"{value!r} is no memory at all; give a size like 4GB, or leave it out for no limit")
+        raise InputError(f"{_shown(value)} is no memory at all; give a size like 4GB, or leave it out for no limit")
     return size
 
 
 def _number(value: object) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise InputError(f"{value!r} is no number; give one above 0, 1 for the device that is measured")
-    return float(value)
+        raise InputError(f"{_shown(value)} is no number; give one above 0, 1 for the device that is measured")
+    if value > 0 and not _SLOWEST <= value <= _FASTEST:
+        raise InputError(f"{_shown(value)} is no speed; give one from {_SLOWEST:g} to {_FASTEST:,.0f}")
+    return float(max(value, -1))
 
 
 def _count(value: object) -> int:
     if isinstance(value, bool) or not isinstance(value, int):
-        raise InputError(f"{value!r} is no whole number; give at least 1")
-    return value
+        raise InputError(f"{_shown(value)} is no whole number; give at least 1")
+    if value > _MOST_THREADS:
+        raise InputError(f"{_shown(value)} is too many; give at most {_MOST_THREADS}")
+    return max(value, 0)
 
 
 def _one_of(*choices: str) -> Callable[[object], str]:
     def read(value: object) -> str:
         if value not in choices:
-            raise InputError(f"{value!r} is not known; give one of {', '.join(choices)}")
+            raise InputError(f"{_shown(value)} is not known; give one of {', '.join(choices)}")
         return str(value)
 
     return read
@@ -145,7 +165,7 @@ def _one_of(*choices: str) -> Callable[[object], str]:
 
 def _pair(value: object) -> tuple[str, str]:
     if not isinstance(value, list) or len(value) != 2 or not all(isinstance(name, str) for name in value):
-        raise InputError(f'{value!r} does not name two devices; give them like ["desk", "pi"]')
+        raise InputError(f'{_shown(value)} does not name two devices; give them like ["desk", "pi"]')
     return (value[0], value[1])
 
 
@@ -177,6 +197,6 @@ def _parse(path: Path) -> dict[str, Any]:
         return tomllib.loads(text.decode("utf-8"))
     except OSError as error:
         raise InputError(f"{path}: cannot be read ({error.strerror}); give the path of a fleet file") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:  # of the decoder, also for a number of thousands of digits
         why = " ".join(str(error).split())[:200]
         raise InputError(f"{path}: not TOML ({why}); write it as in docs/planning.md") from None

@@ -34,7 +34,9 @@ class DeviceSpec(Value, frozen=True, kw_only=True):
     speed: float = 1.0  # 0.5 computes at half the speed of what was measured; above 1 only on paper
 
     def __post_init__(self) -> None:
-        wrong = not self.name or self.name == COORDINATOR or any(not "!" <= c <= "~" or c in ",/" for c in self.name)
+        if self.name == COORDINATOR:
+            raise InputError(f"device name {self.name!r}: it is taken by the coordinator; give another one")
+        wrong = not self.name or any(not "!" <= c <= "~" or c in ",/" for c in self.name)
         if wrong or len(self.name) > LONGEST_NAME:
             shown = self.name if len(self.name) <= LONGEST_NAME else f"{self.name[:LONGEST_NAME]}…"
             raise InputError(

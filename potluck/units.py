@@ -36,6 +36,8 @@ def rate_bytes_s(text: str) -> float:
         raise _unknown(text, unit, RATES, "rate", "100Mbit")
     if number == 0:
         raise InputError(f"{text!r} would let nothing through; give a rate above 0, or leave it out for no limit")
+    if number * RATES[unit] < RATES["bit"]:
+        raise InputError(f"{text!r} would let next to nothing through; give a rate like 100Mbit, at least 1bit")
     return number * RATES[unit]
 
 

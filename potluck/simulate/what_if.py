@@ -8,6 +8,8 @@ from potluck.errors import InputError
 from potluck.profile.cells import scaled
 from potluck.types import COORDINATOR, DeviceProfile, DeviceSpec, LinkProfile, Profile
 
+_MOST = 1e6  # times as fast or slow: beyond, times are no longer numbers
+
 
 def with_device(profile: Profile, spec: DeviceSpec, like: str | None = None) -> Profile:
     """One device more, which does everything like another one (the first) at its own speed, with that one's links.
@@ -16,6 +18,8 @@ def with_device(profile: Profile, spec: DeviceSpec, like: str | None = None) -> 
     """
     if any(d.device.name == spec.name for d in profile.devices):
         raise InputError(f"--add: {spec.name!r} is already in the fleet; give it another name")
+    if not 1 / _MOST <= spec.speed <= _MOST:
+        raise InputError(f"--add: speed {spec.speed:g}; give a number from {1 / _MOST:g} to {_MOST:,.0f}, like 0.25")
     model = profile.device(like) if like is not None else profile.devices[0]
     new = replace(_scaled(model, model.device.speed / spec.speed), device=spec)
     near = model.device.name
@@ -46,8 +50,8 @@ def without_device(profile: Profile, name: str) -> Profile:
 
 def slowed(profile: Profile, name: str, factor: float) -> Profile:
     """One device that takes `factor` times as long for everything it computes; below 1 it is faster."""
-    if not 0 < factor < float("inf"):
-        raise InputError(f"--slow: {factor} times as slow; give a number above 0, like 2")
+    if not 1 / _MOST <= factor <= _MOST:
+        raise InputError(f"--slow: {factor:g} times as slow; give a number from {1 / _MOST:g} to {_MOST:,.0f}, like 2")
     profile.device(name)
     devices = tuple(_scaled(d, factor) if d.device.name == name else d for d in profile.devices)
     return replace(profile, devices=devices)
