@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import click
 
 from potluck import __version__
-from potluck.config import JoinSettings, PlanSettings, ProfileSettings, TrainSettings, config_file, settle
+from potluck.config import JoinSettings, PlanSettings, ProfileSettings, Settings, TrainSettings, config_file, settle
 from potluck.errors import InputError
-from potluck.failures import OneLineGroup
+from potluck.failures import OneLineGroup, said_as_json
 
 Verb = Callable[..., Any]
+S = TypeVar("S", bound=Settings)
 
 _CONFIG = click.option("--config", type=Path, metavar="FILE", help="Settings to start from.  [default: ./potluck.toml]")
 _JSON = click.option("--json", is_flag=True, default=None, help="End standard output with one JSON object.")
@@ -42,6 +43,16 @@ _FLEET = (
     click.option("--carrier", metavar="NAME", help="What carries tensors: zmq or gloo.  [default: zmq]"),
     click.option("--timeout", metavar="TIME", help="Longest wait for a device, also for one to join.  [default: 5min]"),
 )
+
+
+def _settled(kind: type[S], flags: Mapping[str, Any], config: Path | None) -> S:
+    """The settings of a verb; what is wrong with them is also said as JSON, if that was asked for."""
+    try:
+        return settle(kind, flags, os.environ, config_file(config, os.environ))
+    except InputError as error:
+        if flags.get("json"):
+            said_as_json(str(error), error.exit_code)
+        raise
 
 
 def _options(*decorators: Callable[[Verb], Verb]) -> Callable[[Verb], Verb]:
@@ -110,7 +121,7 @@ def train(job: str, resume: bool, config: Path | None, **flags: Any) -> int:
       potluck train job.py --listen 192.168.1.5:7117 --devices 2 --plain-network 192.168.1.0/24
       potluck train job.py --resume
     """
-    settings = settle(TrainSettings, flags, os.environ, config_file(config, os.environ))
+    settings = _settled(TrainSettings, flags, config)
     from potluck.verbs.train import train as run
 
     return run(job, settings, resume=resume)
@@ -135,7 +146,7 @@ def profile(job: str, config: Path | None, **flags: Any) -> int:
       potluck profile examples/digits_cnn.py --local 1,0.5,0.25 --bandwidth 100Mbit
       potluck profile job.py --save profile.json
     """
-    settings = settle(ProfileSettings, flags, os.environ, config_file(config, os.environ))
+    settings = _settled(ProfileSettings, flags, config)
     from potluck.verbs.profile import profile as run
 
     return run(job, settings)
@@ -151,9 +162,21 @@ _FOR_PLANNING = (
 )
 
 
+def _asked_elsewhere(context: click.Context, option: click.Parameter, value: object) -> None:
+    """Points to the verb that has the option."""
+    if value not in (None, False, ()):
+        raise InputError(f"{option.opts[0]} belongs to potluck simulate, which takes the same job and fleet; use that")
+
+
+_OF_SIMULATE = tuple(
+    click.option(name, is_flag=flag, hidden=True, expose_value=False, callback=_asked_elsewhere)
+    for name, flag in (("--compare", True), *((f"--{n}", False) for n in ("gantt", "add", "remove", "slow", "link")))
+)
+
+
 @main.command(short_help="Find out who should run what, and why.")
 @click.argument("job")
-@_options(*_FOR_PLANNING)
+@_options(*_FOR_PLANNING, *_OF_SIMULATE)
 @click.option("--out", metavar="FILE", help="Write the plan there, for --plan.")
 @_options(*_JOINING)
 @_PLAIN
@@ -167,7 +190,7 @@ def plan(job: str, config: Path | None, **flags: Any) -> int:
       potluck plan examples/digits_cnn.py --local 1,0.5,0.25 --bandwidth 100Mbit --out plan.json
       potluck plan job.py --fleet fleet.toml --planner asteroid
     """
-    settings = settle(PlanSettings, flags, os.environ, config_file(config, os.environ))
+    settings = _settled(PlanSettings, flags, config)
     from potluck.verbs.plan import plan as run
 
     return run(job, settings)
@@ -198,7 +221,7 @@ def simulate(job: str, config: Path | None, **flags: Any) -> int:
     """
     asked = {key: flags.pop(key) for key in ("add", "remove", "slow", "link", "batch_size")}
     shown = {key: flags.pop(key) for key in ("plan_file", "compare", "gantt")}
-    settings = settle(PlanSettings, flags, os.environ, config_file(config, os.environ))
+    settings = _settled(PlanSettings, flags, config)
     from potluck.verbs.simulate import simulate as run
 
     return run(job, settings, asked, **shown)
@@ -222,7 +245,7 @@ def join(address: str, config: Path | None, **flags: Any) -> int:
     Example:
       potluck join 192.168.1.5:7117 --plain-network 192.168.1.0/24
     """
-    settings = settle(JoinSettings, flags, os.environ, config_file(config, os.environ))
+    settings = _settled(JoinSettings, flags, config)
     from potluck.verbs.join import join as run
 
     return run(address, settings)
@@ -247,7 +270,7 @@ def verify(job: str | None, run_dir: Path | None, rounds: int, config: Path | No
       potluck verify --run runs/20260131-120000
     """
     if job is not None and run_dir is None:
-        settings = settle(TrainSettings, flags, os.environ, config_file(config, os.environ))
+        settings = _settled(TrainSettings, flags, config)
         from potluck.verbs.verify import verify_numbers
 
         return verify_numbers(job, settings, rounds)

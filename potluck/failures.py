@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import sys
 import tempfile
@@ -35,16 +36,21 @@ class OneLineGroup(click.Group):
     def main(self, *args: Any, **kwargs: Any) -> Any:
         """Runs a verb and exits."""
         kwargs |= {"standalone_mode": False, "prog_name": "potluck"}
-        sys.exit(_exit_code(lambda: super(OneLineGroup, self).main(*args, **kwargs)))
+        given = args[0] if args else kwargs.get("args")
+        as_json = "--json" in (sys.argv[1:] if given is None else given)
+        sys.exit(_exit_code(lambda: super(OneLineGroup, self).main(*args, **kwargs), as_json))
 
 
-def _exit_code(run: Any) -> int:
+def _exit_code(run: Any, as_json: bool) -> int:
     try:
         with traceback_kept():
             return run() or 0
     except click.ClickException as error:
         context = getattr(error, "ctx", None)
-        complain(f"{error.format_message()} Try {context.command_path if context else 'potluck'} --help")
+        text = f"{error.format_message()} Try {context.command_path if context else 'potluck'} --help"
+        if as_json:  # no verb has begun, so none has said it
+            said_as_json(text, InputError.exit_code)
+        complain(text)
         return InputError.exit_code
     except PotluckError as error:
         complain(str(error))
@@ -75,6 +81,11 @@ def traceback_kept(folder: Callable[[], Path | None] = lambda: None) -> Iterator
 def debugging() -> bool:
     """Whether tracebacks are wanted."""
     return os.environ.get("POTLUCK_DEBUG", "") not in ("", "0")
+
+
+def said_as_json(text: str, exit_code: int) -> None:
+    """Ends standard output with what went wrong as a JSON object."""
+    click.echo(json.dumps({"error": text, "exit_code": exit_code}))
 
 
 def complain(text: str) -> None:

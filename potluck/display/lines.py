@@ -8,7 +8,7 @@ import time
 from typing import TextIO
 
 from potluck.display.view import RunView, evaluation_text
-from potluck.metrics.records import EvaluationRecord, IncidentRecord, Record
+from potluck.metrics.records import EvaluationRecord, IncidentRecord, PlanAdopted, Record
 from potluck.types import RoundRecord
 from potluck.units import duration_text
 
@@ -51,7 +51,11 @@ class LineDisplay:
         now_s = time.monotonic()
         with self._lock:
             self._view.see(record, now_s)
-            if isinstance(record, EvaluationRecord):
+            if isinstance(record, PlanAdopted) and self._view.plan_reason:
+                self._write(f"plan {self._view.plan_reason}")
+                for device, lane in self._view.lanes.items():
+                    self._write(f"  {device}: {lane.where}")
+            elif isinstance(record, EvaluationRecord):
                 self._write(f"after round {record.round}: {evaluation_text(record, self._view.best_metric)}")
             elif isinstance(record, IncidentRecord):
                 self._write(self._view.messages[-1])

@@ -86,6 +86,8 @@ class LiveDisplay:
         rows: list[RenderableType] = [Rule(Text(self._title, style="bold"), align="left", style="dim")]
         if view.rounds:
             rows += [self._progress(), self._numbers(width)]
+            if view.plan_reason:
+                rows.append(_labelled("plan", view.plan_reason))
             if view.evaluation is not None:
                 text = f"{evaluation_text(view.evaluation, view.best_metric)}, after round {view.evaluation.round}"
                 rows.append(_labelled("evaluation", text))

@@ -5,11 +5,10 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-import time
 from collections.abc import Iterator
 from typing import Protocol, TextIO
 
-EVERY_S = 2.0
+from potluck.metrics.tally import Tally
 
 
 class MeasureDisplay(Protocol):
@@ -52,19 +51,9 @@ class Lines:
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
-        self._state: dict[str, tuple[int, int]] = {}
-        self._last_s = time.monotonic()
+        self.progress = Tally(self.note)
 
     def note(self, text: str) -> None:
         """A line of its own."""
         self._stream.write(text + "\n")
         self._stream.flush()
-
-    def progress(self, what: str, done: int, total: int) -> None:
-        """A line about everybody, not too often."""
-        self._state[what] = (done, total)
-        now = time.monotonic()
-        if now - self._last_s > EVERY_S:
-            self._last_s = now
-            parts = (f"{name} {done}/{total}" for name, (done, total) in self._state.items())
-            self.note("measuring: " + " · ".join(parts))

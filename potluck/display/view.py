@@ -47,6 +47,7 @@ class RunView:
     losses: deque[float] = field(default_factory=lambda: deque(maxlen=KEPT_LOSSES))
     lanes: dict[str, Lane] = field(default_factory=dict)
     evaluation: EvaluationRecord | None = None
+    plan_reason: str = ""  # why this plan, if nobody gave it
     best_metric: str = ""  # what decides which evaluation is the best, if known
     checkpoint: str = ""
     messages: deque[str] = field(default_factory=lambda: deque(maxlen=KEPT_MESSAGES))
@@ -112,6 +113,7 @@ class RunView:
 
     def _adopt(self, record: PlanAdopted) -> None:
         plan = record.plan
+        self.plan_reason = "" if record.reason == "given" else record.reason
         self.lanes = {}
         for index, stage in enumerate(plan.stages):
             first, end = stage.blocks

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from potluck.metrics.tally import Tally
 from potluck.plan.search import Found, find_plan
 from potluck.profile.store import Store
 from potluck.runtime.live_fleet import LiveFleet
@@ -11,7 +12,7 @@ from potluck.runtime.options import Options
 from potluck.runtime.prepare import PreparedJob
 from potluck.runtime.profiling import ProfileSettings, profile_fleet
 from potluck.types import Profile
-from potluck.units import duration_text
+from potluck.units import duration_text, milliseconds
 
 
 @dataclass(frozen=True)
@@ -26,7 +27,7 @@ class Planned:
         """Why this plan, in words."""
         found = self.found
         over = found.round_s / found.bound_s if found.bound_s > 0 else 1.0
-        words = f"found among {found.tried} in {found.seconds:.1f} s: {1e3 * found.round_s:.0f} ms a round"
+        words = f"found among {found.tried:,} in {found.seconds:.1f} s: {milliseconds(found.round_s)} a round"
         return f"{words}, {over:.2f} times what no plan can beat"
 
 
@@ -37,7 +38,7 @@ def plan_for(live: LiveFleet, prepared: PreparedJob, options: Options) -> Planne
         store=None if options.profile_dir is None else Store(options.profile_dir, options.progress),
         timeout_s=options.timeout_s,
         note=options.progress,
-        progress=lambda device, done, total: options.progress(f"measuring {device}: {done} of {total}"),
+        progress=Tally(options.progress),
     )
     options.progress(f"measuring {len(live.roster.specs)} devices, at most {duration_text(options.profile_s)}")
     profile = profile_fleet(live, prepared, settings)

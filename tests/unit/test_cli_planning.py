@@ -253,3 +253,21 @@ def test_bad_questions_are_refused_before_the_model_is_traced(arguments: list[st
     result = potluck("simulate", *arguments)
     assert result.exit_code == 2
     assert "tracing" not in result.stderr
+
+
+@pytest.mark.parametrize("option", [["--compare"], ["--gantt", "x.svg"], ["--slow", "old=2"]])
+def test_plan_points_to_simulate_for_what_it_does_not_do(option: list[str]) -> None:
+    result = potluck("plan", *option)
+    assert result.exit_code == 2
+    assert f"{option[0]} belongs to potluck simulate" in result.stderr
+
+
+@pytest.mark.parametrize(
+    "arguments", [["--plan-seconds", "x"], ["--batch-size", "0"], ["--batch-size", "33"], ["--nothing"]]
+)
+def test_bad_input_is_also_an_object_if_json_is_asked_for(arguments: list[str]) -> None:
+    result = potluck("simulate", "--json", *arguments)
+    assert result.exit_code == 2
+    (line,) = result.stdout.splitlines()
+    assert json.loads(line)["exit_code"] == 2
+    assert json.loads(line)["error"]

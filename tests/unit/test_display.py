@@ -2,6 +2,7 @@
 
 import io
 
+import msgspec
 import pytest
 from rich.console import Console
 
@@ -16,6 +17,7 @@ from potluck.metrics.records import (
     Record,
     RunStarted,
 )
+from potluck.metrics.tally import Tally
 from potluck.types import Member, Plan, RoundRecord, Stage
 
 PLAN = Plan(
@@ -120,3 +122,27 @@ def test_the_live_picture_fits_and_shows_every_device(width):
     if width >= 80:
         assert "epoch 2/2" in picture
         assert "a loss is NaN; run once more" in picture
+
+
+def test_a_plan_that_was_found_is_shown_as_lines_and_one_that_was_given_is_not():
+    def shown(reason: str) -> list[str]:
+        stream = io.StringIO()
+        LineDisplay(stream).record(msgspec.structs.replace(ADOPTED, reason=reason))
+        return stream.getvalue().splitlines()
+
+    first, *devices = shown("found among 12: 3.5 ms a round")
+    assert first == "plan found among 12: 3.5 ms a round"
+    assert devices[0] == "  desk: stage 1 of 2 · blocks 0-3"
+    assert devices[1] == "  pi1: stage 2 of 2 · block 4 · 1 of 2 turns"
+    assert shown("given") == []
+
+
+def test_how_far_devices_are_is_one_line_for_all():
+    said: list[str] = []
+    tally = Tally(said.append, every_s=0.0)
+    tally("desk", 1, 9)
+    tally("pi", 2, 9)
+    assert said[-1] == "measuring: desk 1/9 · pi 2/9"
+    seldom = Tally(said.append, every_s=1e9)
+    seldom("desk", 3, 9)
+    assert len(said) == 2
