@@ -91,13 +91,13 @@ def milliseconds(seconds: float) -> str:
     return f"{1e3 * seconds:.1f} ms" if seconds >= 1e-3 else f"{1e6 * seconds:.0f} µs"
 
 
-def factor_text(times: float) -> str:
-    """How much longer or shorter something takes than something else: "18% slower", "2.4 times as fast"."""
+def factor_text(times: float, what: str) -> str:
+    """How much longer or shorter than `what` something takes: "18% slower than …", "2.4 times as fast as …"."""
     if abs(times - 1) < 0.005:
-        return "as fast"
+        return f"as fast as {what}"
     if times > 1:
-        return f"{times - 1:.0%} slower" if times < 2 else f"{times:,.1f} times as slow"
-    return f"{1 / times - 1:.0%} faster" if times > 0.5 else f"{1 / times:,.1f} times as fast"
+        return f"{times - 1:.0%} slower than {what}" if times < 2 else f"{times:,.1f} times as slow as {what}"
+    return f"{1 / times - 1:.0%} faster than {what}" if times > 0.5 else f"{1 / times:,.1f} times as fast as {what}"
 
 
 def _split(text: str, what: str, example: str) -> tuple[float, str]:

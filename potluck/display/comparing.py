@@ -9,6 +9,7 @@ from potluck.simulate.run import SimulatedRun
 from potluck.units import milliseconds, size_text
 
 _HEADINGS = ("planner", "round", "samples/s", "of the best", "busy", "devices", "stages", "micro-batches", "fits")
+_SPARED = ("busy", "stages", "of the best")  # the first to go where lines are short
 
 
 def compare_lines(
@@ -18,14 +19,26 @@ def compare_lines(
     good = [(name, run) for name, run in runs if isinstance(run, SimulatedRun)]
     ranked = sorted(good, key=lambda item: (not item[1].fits, -item[1].samples_per_s))
     best = ranked[0][1].samples_per_s if ranked and ranked[0][1].fits else None
-    lines = table([_HEADINGS, *(_row(name, run, best) for name, run in ranked)])
+    rows: list[Sequence[str]] = [_HEADINGS, *(_row(name, run, best) for name, run in ranked)]
     devices = max((len(run.devices) + len(run.idle) for _, run in good), default=0)
+    lines = []
     if bound_s:
         lines.append(
             f"bound       no plan for these {devices} devices can take less than {milliseconds(bound_s)} a round"
         )
     lines += [f"no plan     {name}: {why}" for name, why in runs if isinstance(why, str)]
-    return hanging(lines, width)
+    return [*_narrowed(rows, width), *hanging(lines, width)]
+
+
+def _narrowed(rows: Sequence[Sequence[str]], width: int | None) -> list[str]:
+    """The rows as a table, without what can be spared where there is no room for it."""
+    spared: list[str] = []
+    while True:
+        kept = [place for place, heading in enumerate(_HEADINGS) if heading not in spared]
+        lines = table([[row[place] for place in kept] for row in rows])
+        if width is None or len(spared) == len(_SPARED) or max(len(line) for line in lines) <= width:
+            return lines
+        spared.append(_SPARED[len(spared)])
 
 
 def _row(name: str, run: SimulatedRun, best: float | None) -> tuple[str, ...]:

@@ -46,16 +46,11 @@ def run_lines(run: SimulatedRun, facts: ModelFacts, width: int | None = None) ->
         f"{milliseconds(run.round_s)}: {run.samples_per_s:,.0f} samples/s, devices busy {run.utilisation:.0%}"
     )
     lines = table(_rows(run, facts, bars=True, label=_LABEL))
-    if width is not None and _widest(lines) > width:
-        lines = table(_rows(run, facts, bars=False, label=_LABEL))
-        over = _widest(lines) - width
-        if over > 0:
-            lines = table(_rows(run, facts, bars=False, label=max(_SHORTEST_LABEL, _LABEL - over)))
+    for label in range(_LABEL, _SHORTEST_LABEL - 1, -2):
+        if width is None or max(len(line) for line in lines) <= width:
+            break
+        lines = table(_rows(run, facts, bars=False, label=label))
     return [*hanging([heading], width, 2), "", *lines]
-
-
-def _widest(lines: Iterable[str]) -> int:
-    return max(len(line) for line in lines)
 
 
 def _rows(run: SimulatedRun, facts: ModelFacts, *, bars: bool, label: int) -> list[tuple[str, ...]]:
@@ -114,15 +109,14 @@ def change_words(before: SimulatedRun | str, after: SimulatedRun) -> str:
         return f"{milliseconds(after.round_s)} a round; without the change there is no plan ({before})"
     words = f"{milliseconds(before.round_s)} → {milliseconds(after.round_s)} a round"
     if before.plan.batch_size == after.plan.batch_size:
-        return f"{words}, {_than(after.round_s / before.round_s)} without the change" if before.round_s else words
+        return (
+            f"{words}, {factor_text(after.round_s / before.round_s, 'without the change')}" if before.round_s else words
+        )
     rates = f"{before.samples_per_s:,.0f} → {after.samples_per_s:,.0f} samples/s"
     each = before.samples_per_s / after.samples_per_s if after.samples_per_s else 1.0
-    return f"{words} of {before.plan.batch_size} → {after.plan.batch_size} samples: {rates}, {_than(each)} without it"
-
-
-def _than(times: float) -> str:
-    words = factor_text(times)
-    return f"{words} as" if " as " in f"{words} " else f"{words} than"
+    return f"{words} of {before.plan.batch_size} → {after.plan.batch_size} samples: {rates}, " + (
+        factor_text(each, "without it")
+    )
 
 
 def _blocks(blocks: tuple[int, int], facts: ModelFacts, wide: int) -> str:

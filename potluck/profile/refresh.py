@@ -37,7 +37,7 @@ def refresh(profile: DeviceProfile, block: int, again: Sequence[Timing], toleran
     times = new_s / old_s
     if abs(times - 1) <= tolerance:
         return None
-    return f"block {block} is {_than_before(times)} ({milliseconds(old_s)} → {milliseconds(new_s)})"
+    return f"block {block} is {factor_text(times, 'before')} ({milliseconds(old_s)} → {milliseconds(new_s)})"
 
 
 def links_changed(
@@ -57,15 +57,10 @@ def links_changed(
         if old is not None and min(old, now.bandwidth_bytes_s) < fast:
             times = min(old, fast) / min(now.bandwidth_bytes_s, fast)
             if not 1 - tolerance <= times <= 1 / (1 - tolerance):
-                return f"{pair[0]} → {pair[1]} is {_than_before(times)}"
+                return f"{pair[0]} → {pair[1]} is {factor_text(times, 'before')}"
         low, high = sorted((link.latency_s, now.latency_s))
         if high > _LATENCY_TIMES * low and high - low > _LATENCY_S:
             return f"{pair[0]} → {pair[1]} has another latency ({milliseconds(link.latency_s)} → " + (
                 f"{milliseconds(now.latency_s)})"
             )
     return None
-
-
-def _than_before(times: float) -> str:
-    words = factor_text(times)
-    return f"{words} as before" if "times" in words else f"{words} than before"

@@ -111,8 +111,7 @@ def prediction(planned_s: float, measured_s: float) -> str:
     words = f"{milliseconds(measured_s)} measured, {milliseconds(planned_s)} planned"
     if not measured_s or abs(planned_s / measured_s - 1) < 0.005:
         return words
-    factor = factor_text(planned_s / measured_s)
-    return f"{words}, {factor} {'as' if 'times' in factor else 'than'} it was"
+    return f"{words}, {factor_text(planned_s / measured_s, 'it was')}"
 
 
 def last_evaluation(run_dir: Path) -> EvaluationRecord | None:

@@ -1,0 +1,78 @@
+"""When profiles from before are taken, and when measured anew: decided here, with devices that answer by script."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+
+from potluck.profile.network import Pair, Probing
+from potluck.profile.store import Network
+from potluck.runtime import profiling
+from potluck.runtime.profiling import ProfileSettings, _Profiling
+from potluck.types import BlockProfile, DeviceProfile, DeviceSpec, LinkProfile, Timing
+from potluck.wire.messages import Measured
+
+
+def cell(seconds: float) -> Timing:
+    return Timing(rows=8, forward_s=seconds / 2, backward_s=seconds / 2, kept_bytes=0, working_bytes=0)
+
+
+KNOWN = DeviceProfile(device=DeviceSpec(name="pi"), blocks=(BlockProfile(timings=(cell(1.0),)),))
+LINK = LinkProfile(source="coordinator", target="pi", bandwidth_bytes_s=1e6, latency_s=0.01)
+
+
+class Scripted(_Profiling):
+    """One device, which takes these times for its block, and a link that carries these rates."""
+
+    def __init__(self, times_s: list[float], rates: list[float]) -> None:
+        self.times_s, self.rates, self.notes, self.dropped = times_s, rates, list[str](), 0
+        self._devices, self._rows, self._keys = ["pi"], (8,), {"pi": None}  # type: ignore[assignment]
+        self._settings = ProfileSettings(note=self.notes.append)
+        self._store = SimpleNamespace(device=lambda key, blocks: KNOWN, drop=self._drop)  # type: ignore[assignment]
+        self._prepared = SimpleNamespace(facts=SimpleNamespace(blocks=[None]))  # type: ignore[assignment]
+        self._live = SimpleNamespace(roster=SimpleNamespace(send=lambda device, order: None))  # type: ignore[assignment]
+
+    def _drop(self, key: object) -> None:
+        self.dropped += 1
+
+    def _order(self, budget_s: float, again: int | None = None) -> None:  # type: ignore[override]
+        assert budget_s >= 0.3
+
+    def _answers(self, devices: object, budget_s: float) -> list[tuple[str, Measured]]:
+        return [(device, Measured(again=cell(self.times_s.pop(0)))) for device in list(devices)]  # type: ignore[call-overload]
+
+    def _probe_links(self, seconds: float) -> dict[Pair, Probing]:
+        return {("coordinator", "pi"): Probing(self.rates.pop(0), 0.01, 1.0)}
+
+
+@pytest.mark.parametrize(
+    ("times_s", "valid", "asked"),
+    [([1.1], True, 1), ([240.0, 1.0, 1.1], True, 3), ([240.0, 2.4, 2.5], False, 3), ([0.5, 0.5, 1.0], False, 3)],
+)
+def test_one_bad_moment_does_not_drop_a_profile(times_s: list[float], valid: bool, asked: int) -> None:
+    it = Scripted([*times_s, *[1.0] * 5], [])
+    assert (it._still_valid() == {"pi": KNOWN}) is valid
+    assert len(it.times_s) == len(times_s) + 5 - asked
+    assert it.dropped == (not valid)
+    assert bool(it.notes) is not valid
+
+
+@pytest.mark.parametrize(("rates", "hold"), [([1e6], True), ([4e5, 1e6], True), ([4e5, 4e5], False)])
+def test_links_are_tried_again_and_a_second_look_decides(rates: list[float], hold: bool) -> None:
+    it = Scripted([], rates)
+    assert it._links_hold(Network(links=(LINK,), medium="full", commit_s=0.01)) is hold
+    assert not it.rates
+    assert it.notes == ([] if hold else ["links: measured anew, as coordinator → pi is 2.5 times as slow as before"])
+
+
+def test_the_file_that_a_commit_is_timed_with_is_not_in_the_working_directory(tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    asked: list[object] = []
+    monkeypatch.setattr(profiling.tempfile, "TemporaryFile", lambda dir=None: asked.append(dir))
+    it = Scripted([], [])
+    it._store = SimpleNamespace(folder=tmp_path / "profiles")  # type: ignore[assignment]
+    it._scratch()
+    it._store = None
+    it._scratch()
+    assert asked == [tmp_path / "profiles", None]
