@@ -110,7 +110,7 @@ class _Bound:
             weighted = weights[:, None] * work
             best = max(best, float(weighted.min(axis=0).sum()))
             chosen = weighted.argmin(axis=0)
-            load = np.array([work[d, chosen == d].sum() for d in range(len(work))])
+            load = np.bincount(chosen, weights=work[chosen, np.arange(self.blocks)], minlength=len(work))
             weights = weights * (1.0 + 0.2 / (1 + turn) * (load / max(float(load.mean()), 1e-12) - 1.0)).clip(0.5, 2.0)
         return best + self.cost.profile.commit_s
 

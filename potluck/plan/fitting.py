@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import permutations
 
 import numpy as np
 from msgspec.structs import replace
+from numpy.typing import NDArray
 
 from potluck.plan.span_arrays import SpanArrays
 from potluck.plan.tables import Array, DeviceTables, Tables
@@ -15,6 +17,8 @@ from potluck.units import size_text
 
 _MORE_DEVICES = 8
 _SHOWN = 4  # devices that a message names
+_EXACT_DEVICES = 16  # up to here an attempt counts the stages that it really has
+_ALL_ORDERS = 4  # up to here every order of the devices is attempted
 
 
 @dataclass(frozen=True)
@@ -34,20 +38,48 @@ class Shortfall:
 def shortfall(facts: ModelFacts, profile: Profile, sizes: Sequence[tuple[int, int]]) -> Shortfall | None:
     """What is missing for any of these micro-batch sizes and counts, or None if a pipeline of single devices fits."""
     weights = _Weights(facts)
-    best = min((_Attempt(weights, profile.devices, rows, count) for rows, count in sizes), key=lambda a: a.lacking)
+    best = min((_attempt(weights, profile.devices, rows, count) for rows, count in sizes), key=lambda a: a.lacking)
     if not best.lacking:
         return None
     return Shortfall(best.plan(), best.missing(), tuple(_ways(weights, profile, best)))
 
 
 def fitting_plan(facts: ModelFacts, profile: Profile, sizes: Sequence[tuple[int, int]]) -> Plan | None:
-    """A pipeline of single devices that fits, if there is one for an order of the devices by memory."""
+    """A pipeline of single devices that fits, if there is one for an order that is attempted."""
     weights = _Weights(facts)
     for rows, count in sizes:
-        attempt = _Attempt(weights, profile.devices, rows, count)
+        attempt = _attempt(weights, profile.devices, rows, count)
         if not attempt.lacking:
             return attempt.plan()
     return None
+
+
+def _attempt(weights: _Weights, devices: Sequence[DeviceProfile], rows: int, micro_batches: int) -> _Attempt:
+    """The nearest to fitting of several orders of the devices."""
+    best = None
+    for order in _orders(devices, weights.count):
+        attempt = _Attempt(weights, order, rows, micro_batches)
+        if best is None or attempt.lacking < best.lacking:
+            best = attempt
+        if not best.lacking:
+            break
+    if best is None:
+        raise ValueError("no devices")
+    return best
+
+
+def _orders(devices: Sequence[DeviceProfile], blocks: int) -> Iterator[Sequence[DeviceProfile]]:
+    """By memory, the largest first, which suits most models; then others."""
+    largest = sorted(devices, key=lambda d: -(d.device.memory_bytes or float("inf")))
+    yield largest[:blocks]
+    if len(devices) <= _ALL_ORDERS:
+        yield from permutations(devices)
+        return
+    yield largest[:_EXACT_DEVICES]
+    yield largest[:_EXACT_DEVICES][::-1]
+    yield largest[:blocks][::-1]
+    yield devices[:blocks]
+    yield devices[:blocks][::-1]
 
 
 def _ways(weights: _Weights, profile: Profile, best: _Attempt) -> list[str]:
@@ -55,12 +87,12 @@ def _ways(weights: _Weights, profile: Profile, best: _Attempt) -> list[str]:
     rows = best.rows
     while rows > 1 and not ways:
         rows //= 2
-        if not _Attempt(weights, profile.devices, rows, best.micro_batches * best.rows // rows).lacking:
+        if not _attempt(weights, profile.devices, rows, best.micro_batches * best.rows // rows).lacking:
             ways.append(f"set micro_batch_size to {rows}")
     largest = max(profile.devices, key=lambda d: d.device.memory_bytes)
     for more in range(1, min(_MORE_DEVICES, weights.count - len(profile.devices)) + 1):
         extra = [_copy(largest, f"{i}+{largest.device.name}") for i in range(more)]
-        if not _Attempt(weights, (*profile.devices, *extra), best.rows, best.micro_batches).lacking:
+        if not _attempt(weights, (*profile.devices, *extra), best.rows, best.micro_batches).lacking:
             devices = "one more device" if more == 1 else f"{more} more devices"
             ways.append(f"add {devices} with {size_text(largest.device.memory_bytes)}")
             break
@@ -95,57 +127,82 @@ class _Weights:
 
 
 class _Attempt:
-    """A pipeline of single devices, largest memory first, cut so that it is nearest to fitting."""
+    """A pipeline of single devices in a given order, cut so that it is nearest to fitting.
+
+    Any device may stay without a stage. What a stage keeps depends on the stages behind it, so the programme goes from
+    the last device to the first and knows how many there are; with many devices it takes all of them to be used.
+    """
 
     def __init__(self, weights: _Weights, devices: Sequence[DeviceProfile], rows: int, micro_batches: int) -> None:
         self.rows, self.micro_batches = rows, micro_batches
-        ordered = sorted(devices, key=lambda d: -(d.device.memory_bytes or float("inf")))[: weights.count]
-        self._tables = Tables(Profile(program="", devices=tuple(ordered)))
-        self.names = [d.device.name for d in ordered]
-        # For blocks [0, j) on the devices so far: missing bytes, squared. A little on many is nearer than all on one.
-        best = np.full(weights.count + 1, np.inf)
-        best[0] = 0.0
-        self._needs, starts = [], []
-        for place, name in enumerate(self.names):
-            device = self._tables.devices[name]
-            needs = weights.need(device, rows, min(len(ordered) - place, micro_batches))
-            over = np.maximum(0.0, np.minimum(*needs) - (device.memory_bytes or np.inf)) ** 2
-            over[np.tril_indices(weights.count + 1, -1)] = np.inf
-            np.fill_diagonal(over, 0.0)  # a device may stay without a stage
-            tried = best[:, None] + over
-            starts.append(np.argmin(tried, axis=0))
-            best = tried.min(axis=0)
-            self._needs.append(needs)
-        self._cuts = _walk([[int(i) for i in start] for start in starts], weights.count)
-        self.lacking = float(best[-1])
+        self._tables = Tables(Profile(program="", devices=tuple(devices)))
+        self.names = [d.device.name for d in devices]
+        self._weights = weights
+        self._known: dict[tuple[str, int], tuple[Array, Array]] = {}
+        exact = len(devices) <= _EXACT_DEVICES
+        blocks, most = weights.count, min(len(devices), weights.count) if exact else 0
+        # [stages behind, first block]: missing bytes, squared. A little on many is nearer than all on one.
+        best = np.full((most + 1, blocks + 1), np.inf)
+        best[0, blocks] = 0.0
+        self._choices: list[NDArray[np.intp]] = []  # for each device from the last: where its stage ends
+        for place in reversed(range(len(devices))):
+            choice = np.tile(np.arange(blocks + 1), (most + 1, 1))  # no stage
+            after = best.copy()
+            for behind in range(most) if exact else (0,):
+                flying = min(behind + 1 if exact else len(devices) - place, micro_batches)
+                tried = self._over(self.names[place], flying) + best[behind][None, :]
+                ends, least = tried.argmin(axis=1), tried.min(axis=1)
+                to = behind + 1 if exact else 0
+                better = least < after[to]
+                after[to], choice[to] = np.where(better, least, after[to]), np.where(better, ends, choice[to])
+            best = after
+            self._choices.append(choice)
+        self._used = int(best[:, 0].argmin())
+        self.lacking = float(best[self._used, 0])
+        self._stages = self._follow(exact)
+
+    def _needs(self, name: str, flying: int) -> tuple[Array, Array]:
+        known = self._known.get((name, flying))
+        if known is None:
+            known = self._known[name, flying] = self._weights.need(self._tables.devices[name], self.rows, flying)
+        return known
+
+    def _over(self, name: str, flying: int) -> Array:
+        """Missing bytes of every run of blocks, squared; infinite for none."""
+        limit = self._tables.devices[name].memory_bytes or np.inf
+        over: Array = np.maximum(0.0, np.minimum(*self._needs(name, flying)) - limit) ** 2
+        over[np.tril_indices(self._weights.count + 1)] = np.inf
+        return over
+
+    def _follow(self, exact: bool) -> list[tuple[str, tuple[int, int], int]]:
+        """Device, blocks and micro-batches in flight of each stage."""
+        found, start, left = [], 0, self._used
+        for place, choice in enumerate(reversed(self._choices)):
+            stop = int(choice[left, start])
+            if stop > start:
+                flying = min(left if exact else len(self.names) - place, self.micro_batches)
+                found.append((self.names[place], (start, stop), flying))
+                start, left = stop, left - 1 if exact else 0
+        return found
 
     def plan(self) -> Plan:
         """The attempt as a plan."""
         stages = tuple(
             Stage(
                 blocks=blocks,
-                group=(Member(device=self.names[place], share=self.micro_batches),),
-                recompute=bool(self._needs[place][1][blocks] < self._needs[place][0][blocks]),
+                group=(Member(device=name, share=self.micro_batches),),
+                recompute=bool(self._needs(name, flying)[1][blocks] < self._needs(name, flying)[0][blocks]),
             )
-            for place, blocks in enumerate(self._cuts)
-            if blocks[0] < blocks[1]
+            for name, blocks, flying in self._stages
         )
         return Plan(micro_batch_size=self.rows, micro_batches=self.micro_batches, stages=stages)
 
     def missing(self) -> tuple[tuple[str, int], ...]:
         """Devices that lack memory, and how much."""
         found = []
-        for place, blocks in enumerate(self._cuts):
-            limit = self._tables.devices[self.names[place]].memory_bytes
-            size = int(min(need[blocks] for need in self._needs[place])) - limit
-            if blocks[0] < blocks[1] and limit and size > 0:
-                found.append((self.names[place], size))
+        for name, blocks, flying in self._stages:
+            limit = self._tables.devices[name].memory_bytes
+            size = int(min(need[blocks] for need in self._needs(name, flying))) - limit
+            if limit and size > 0:
+                found.append((name, size))
         return tuple(found)
-
-
-def _walk(starts: list[list[int]], stop: int) -> list[tuple[int, int]]:
-    cuts = []
-    for start in reversed(starts):
-        cuts.append((start[stop], stop))
-        stop = start[stop]
-    return cuts[::-1]

@@ -67,6 +67,8 @@ class Guide:
         )
         exclusive = _prefix([float(b.exclusive) for b in cost.facts.blocks])
         self._shareable = _differences(exclusive) == 0
+        whole = _prefix([float(b.coupled and not cost.stations.coupled_samples) for b in cost.facts.blocks])
+        self._cuttable = self._shareable & (_differences(whole) == 0)
         self._possible = np.tri(self.blocks + 1, k=-1, dtype=bool).T
 
     def guesses(
@@ -89,7 +91,7 @@ class Guide:
         passage[:, self.blocks] = 0.0
         total, chosen = passage.copy(), []
         for p in reversed(range(len(groups))):
-            flying = margin + (1.0 if recompute else (len(groups) - p) / len(groups[p]))
+            flying = margin + (1.0 if recompute else min(len(groups) - p, m) / len(groups[p]))
             passage, total, choice = self._stage(p, flying, spans[p], wires, limits, passage, total)
             chosen.append(choice)
         chosen.reverse()
@@ -169,10 +171,12 @@ class Guide:
         members = [self.cost.tables.devices[d] for d in group]
         if len(members) == 1:
             return self._alone(members[0])
-        if len(members) > self.cost.micro_batches:
+        if len(members) > self.most_members():
             return _impossible(self.blocks)
         alone = [self.spans((d,)) for d in group]
         steps = np.array([s.step_s for s in alone])
+        if len(members) > self.cost.micro_batches:
+            return self._by_samples(members, alone, steps)
         with np.errstate(divide="ignore", invalid="ignore"):
             busy = 1.0 / (1.0 / np.maximum(steps, 1e-12)).sum(axis=0)
             weight = (1.0 / np.maximum(steps, 1e-12)) * busy
@@ -191,6 +195,23 @@ class Guide:
             kept_bytes=np.array([s.kept_bytes for s in alone]).max(axis=0),
         )
 
+    def most_members(self) -> int:
+        """How many may share a stage, by turns or by samples: one turn or two rows each."""
+        return max(self.cost.micro_batches, self.cost.rows // 2 if self._cuttable.diagonal(1).any() else 0)
+
+    def _by_samples(self, members: Sequence[DeviceTables], alone: Sequence[Spans], steps: Array) -> Spans:
+        """More members than turns: each has some rows of every micro-batch."""
+        together = np.where(self._cuttable, 1.0 / (1.0 / np.maximum(steps, 1e-12)).sum(axis=0), _NEVER)
+        forwards = np.array([s.forward_s for s in alone])
+        return Spans(
+            forward_s=1.0 / (1.0 / np.maximum(forwards, 1e-12)).sum(axis=0),
+            step_s=together,
+            busy_s=together,
+            reduce_s=self._reduce(members),
+            fixed_bytes=np.array([s.fixed_bytes for s in alone]).max(axis=0) + self._size,
+            kept_bytes=np.array([s.kept_bytes for s in alone]).max(axis=0),
+        )
+
     def _alone(self, member: DeviceTables) -> Spans:
         rows, profile = self.cost.rows, member.profile
         copied = rows * self._at_edges / rows / profile.copy_bytes_s if profile.copy_bytes_s else 0.0
@@ -199,8 +220,10 @@ class Guide:
         kept = _differences(member.kept(rows))
         if member.memory_bytes:
             working = _highest(np.array([float(member.working_bytes((i, i + 1), rows)) for i in range(self.blocks)]))
-            takes = np.array([[member.resident((i, j)) if j > i else 1.0 for j in range(self.blocks + 1)]
-                              for i in range(self.blocks + 1)])  # fmt: skip
+            places = np.arange(self.blocks + 1)
+            counts = np.maximum(1, places[None, :] - places[:, None])
+            each = _prefix([block.resident for block in profile.blocks])
+            takes = np.where(self._possible, _differences(each) / counts, 1.0)
             held = self._held + working + 2 * (self._at_edges + self._fed)
             copied = np.minimum(self._held - self._buffers - self._size, DEFAULT_WINDOW_BYTES)
             between_rounds = held + np.maximum(0.0, copied - self._size - working)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -33,9 +34,24 @@ class Messages:
         self._out, self._back = self._edges.between([s.blocks for s in plan.stages])
         self._home = {d: stage_of(plan, d) for d in plan.devices}
         self._known: dict[tuple[str, str, int], tuple[Parcel, ...]] = {}
+        self._summing: dict[tuple[str, str], tuple[list[Parcel], list[Parcel]]] = {}
+        self._compute: dict[tuple[str, str], float] = {}
+        self._ways: dict[tuple[tuple[int, int], int, bool], tuple[Route, ...]] = {}
+        self._ties = self._tied()
+        self._touching: dict[tuple[bool, int], dict[int, list[tuple[tuple[int, int], int]]]] = {}
+        for forward, mine in itertools.product((False, True), (0, 1)):
+            by_stage = self._touching[forward, mine] = {}
+            for pair, row_bytes in (self._out if forward else self._back).items():
+                by_stage.setdefault(pair[mine], []).append((pair, row_bytes))
 
     def compute_s(self, device: str, kind: str) -> float:
         """Seconds of one forward or backward of the device's rows."""
+        known = self._compute.get((device, kind))
+        if known is None:
+            known = self._compute[device, kind] = self._compute_s(device, kind)
+        return known
+
+    def _compute_s(self, device: str, kind: str) -> float:
         stage = self._plan.stages[self._home[device]]
         share = next(m.share for m in stage.group if m.device == device)
         by_samples = stage.sharing == "samples" and len(stage.group) > 1
@@ -82,6 +98,12 @@ class Messages:
 
     def summing(self, device: str, phase: str) -> tuple[list[Parcel], list[Parcel]]:
         """What the device sends and gets while gradients are summed: its parts, or the sums."""
+        known = self._summing.get((device, phase))
+        if known is None:
+            known = self._summing[device, phase] = self._summed(device, phase)
+        return known
+
+    def _summed(self, device: str, phase: str) -> tuple[list[Parcel], list[Parcel]]:
         out, back = [], []
         for peer, (theirs, mine) in self._shared_bytes(device).items():
             sent, got = (theirs, mine) if phase == "reduce" else (mine, theirs)
@@ -100,7 +122,7 @@ class Messages:
         for peer in peers:
             part = size // len(stage.group)
             found[peer] = (part, part)
-        for pair, tied in self._tied().items():
+        for pair, tied in self._ties.items():
             if device in pair:
                 peer = pair[1 - pair.index(device)]
                 theirs, mine = found.get(peer, (0, 0))
@@ -129,18 +151,20 @@ class Messages:
         return found
 
     def _routed(self, device: str, j: int, forward: bool, mine: int, outwards: bool) -> Iterable[Parcel]:
-        for pair, row_bytes in (self._out if forward else self._back).items():
-            if pair[mine] != self._home[device]:
-                continue
+        for pair, row_bytes in self._touching[forward, mine].get(self._home[device], ()):
             for route in self._routes(pair, j, forward):
                 if device == (route.source if outwards else route.target):
                     kind = f"{'out' if forward else 'back'} {pair}"
                     yield self._parcel(kind, route.source, route.target, (route.stop - route.start) * row_bytes)
 
     def _routes(self, pair: tuple[int, int], j: int, forward: bool) -> tuple[Route, ...]:
-        plan = self._plan
-        earlier, later = (rows(plan.stages[p], j, plan.micro_batch_size, plan) for p in pair)
-        return routes(earlier, later) if forward else routes(later, earlier)
+        key = (pair, j, forward)
+        known = self._ways.get(key)
+        if known is None:
+            plan = self._plan
+            earlier, later = (rows(plan.stages[p], j, plan.micro_batch_size, plan) for p in pair)
+            known = self._ways[key] = routes(earlier, later) if forward else routes(later, earlier)
+        return known
 
     def _parcel(self, kind: str, source: str, target: str, size: int) -> Parcel:
         return Parcel(

@@ -18,11 +18,11 @@ import numpy as np
 from potluck.errors import PlanError
 from potluck.plan.bound import lower_bound_s
 from potluck.plan.cost import CostModel, Line, Shape
-from potluck.plan.events import simulate
-from potluck.plan.fitting import shortfall
+from potluck.plan.fitting import fitting_plan, shortfall
 from potluck.plan.guide import Guess, Guide
+from potluck.plan.jury import Jury, Others
 from potluck.plan.nearby import other_depths, ranges, shifted_cuts
-from potluck.plan.sequences import Groups, all_sequences, neighbours, shuffled, starts
+from potluck.plan.sequences import Groups, all_sequences, neighbours, shuffled, starts, without
 from potluck.plan.tables import Tables
 from potluck.types import ModelFacts, Plan, Profile
 
@@ -32,7 +32,9 @@ _WORTH_A_LOOK = 1.12  # guesses within this factor of the best are judged by the
 _STARTS = 6
 _MEMORY_TRIES = ((False, 0.0), (False, 1.0), (False, 2.0), (True, 0.0), (True, 1.0))  # recompute, margin
 _POOL = 12  # plans that are polished and simulated
-_SEARCHING, _POLISHING = 0.6, 0.8  # of the time given; the rest is for the simulation
+_OFFERING, _SEARCHING, _POLISHING = 0.15, 0.6, 0.8  # of the time given; the rest is for the simulation
+_GRACE_S = 0.2  # more to search, where nothing that fits has been found
+_WORTH_SIMULATING = 1.05  # plans with fewer devices within this factor of the best by the cost model
 
 
 @dataclass(frozen=True)
@@ -54,7 +56,11 @@ def find_plan(
     facts: ModelFacts, profile: Profile, sizes: Sequence[tuple[int, int]], *, seconds: float = 5.0, seed: int = 0,
     coupled_samples: bool = False,
 ) -> Found:  # fmt: skip
-    """The best plan found in the time given. `sizes` are the micro-batch sizes and counts to choose from."""
+    """The best plan found in the time given, with as few devices as come within 2 % of it.
+
+    `sizes` are the micro-batch sizes and counts to choose from. Plans of the simple planners that fit are candidates
+    too, while there is time: none of those is ever faster than the best.
+    """
     began = time.monotonic()
     tables = Tables(profile)
     searches = [
@@ -65,32 +71,38 @@ def find_plan(
         )
         for i, (rows, count) in enumerate(sizes)
     ]  # fmt: skip
+    others = [Others(search.cost) for search in searches]
+    offered = [o for planners in others for o in planners.offers(began + seconds * _OFFERING)]
     pool = sorted((scored for search in searches for scored in search.run()), key=lambda s: s[0])
-    if not pool:
-        missing = shortfall(facts, profile, sizes)
-        words = (
-            missing.words() if missing else "no plan that fits was found in this time; give more with --plan-seconds"
-        )
-        raise PlanError(f"plan: {words}")
-    judged: list[tuple[float, float, Plan]] = []
-    for cost_s, plan in pool:
-        if judged and (len(judged) >= _POOL or time.monotonic() > began + seconds):
-            break
-        judged.append((simulate(plan, facts, profile, tables=tables).round_s / plan.batch_size, cost_s, plan))
-    judged.sort(key=lambda j: j[0])
-    per_sample, cost_s, plan = judged[0]
-    other = next((j for j in judged[1:] if _outline(j[2]) != _outline(plan)), None)
+    jury = Jury(facts, profile, tables, began + seconds)
+    jury.hear([*pool, *offered, *(o for s in searches for o in s.smaller())] or _last_resort(searches, sizes))
+    jury.hear(o for s in searches for o in s.with_others(jury.best().plan))
+    jury.hear(o for planners in others for o in planners.offers(began + seconds))
+    chosen = jury.chosen()
+    next_best = jury.runner_up()
     return Found(
-        plan=plan,
-        round_s=per_sample * plan.batch_size,
-        cost_s=cost_s,
+        plan=chosen.plan,
+        round_s=chosen.round_s,
+        cost_s=chosen.cost_s,
         bound_s=min(lower_bound_s(search.cost, began + seconds) for search in searches),
-        left_out=_left_out(plan, profile),
-        runner_up=other[2] if other else None,
-        runner_up_s=other[0] * other[2].batch_size if other else None,
+        left_out=jury.left_out(),
+        runner_up=next_best.plan if next_best else None,
+        runner_up_s=next_best.round_s if next_best else None,
         seconds=time.monotonic() - began,
-        tried=sum(search.tried for search in searches),
+        tried=sum(search.tried for search in searches) + len(offered),
     )
+
+
+def _last_resort(searches: Sequence[Search], sizes: Sequence[tuple[int, int]]) -> list[tuple[float, Plan]]:
+    """A pipeline of single devices that fits, when the search has found nothing; or else what is missing."""
+    cost = searches[0].cost
+    plan = fitting_plan(cost.facts, cost.profile, sizes)
+    if plan is not None:
+        model = next(s.cost for s in searches if s.cost.rows == plan.micro_batch_size)
+        return [(float(model.seconds([model.of_plan(plan)])[0]), plan)]
+    missing = shortfall(cost.facts, cost.profile, sizes)
+    words = missing.words() if missing else "no plan that fits was found in this time; give more with --plan-seconds"
+    raise PlanError(f"plan: {words}")
 
 
 class Search:
@@ -106,29 +118,70 @@ class Search:
         self._seen: dict[Groups, float] = {}
         self._slowest: dict[Groups, float] = {}
         self._pool: dict[Shape, tuple[float, Line]] = {}
+        self._guessed: dict[Groups, list[Guess]] = {}
+        self._by_count: dict[int, tuple[float, Line]] = {}  # number of devices → the best plan with so many
+        self._with: dict[str, tuple[float, Line]] = {}  # device → the best plan with it
         self._best_guess = self._best = float("inf")
         self.tried = 0
 
     def run(self) -> list[tuple[float, Plan]]:
         """Plans with their seconds by the cost model, best first."""
         if self._few:
-            for groups in all_sequences(self._devices):
-                self._try(groups)
+            self._try_all()
         else:
             self._wander()
         self._polish()
+        if not self._few and not self._plain:
+            self._shed()
         best = sorted(self._pool.values(), key=lambda scored: scored[0])[:_POOL]
         return [(seconds, self.cost.plan(line)) for seconds, line in best]
 
+    def smaller(self) -> list[tuple[float, Plan]]:
+        """The best plan for each number of devices below the best one's, of those that are nearly as good."""
+        best = min(self._by_count.values(), key=lambda scored: scored[0], default=None)
+        if best is None:
+            return []
+        most = sum(len(s.stage.group) for s in best[1])
+        near = [self._by_count[n] for n in sorted(self._by_count) if n < most]
+        return [(s, self.cost.plan(line)) for s, line in near if s <= best[0] * _WORTH_SIMULATING]
+
+    def with_others(self, plan: Plan) -> list[tuple[float, Plan]]:
+        """The best plan with each device that a plan leaves out."""
+        found = [scored for device, scored in self._with.items() if device not in plan.devices]
+        return [(s, self.cost.plan(line)) for s, line in sorted(found, key=lambda scored: scored[0])]
+
     def _late(self) -> bool:
-        return time.monotonic() > self._deadline
+        """Whether the time is up; while nothing that fits is known, a moment is added."""
+        return time.monotonic() > self._deadline + (0.0 if self._pool else _GRACE_S)
+
+    def _half_time(self) -> float:
+        return (time.monotonic() + self._deadline + _GRACE_S) / 2
+
+    def _try_all(self) -> None:
+        """Every sequence of groups; the most promising first, in case there is no time for all."""
+        half_time = self._half_time()
+        for groups in all_sequences(self._devices):
+            if time.monotonic() > half_time:
+                break
+            self._guessed[groups] = self.guide.guesses(groups)
+        for groups in sorted(self._guessed, key=lambda g: self._guessed[g][0].seconds if self._guessed[g] else np.inf):
+            if self._late():
+                break
+            self._try(groups)
 
     def _wander(self) -> None:
         """Local search from the most promising starts, then from shaken copies of the best."""
-        guessed = [
-            (guesses[0].seconds, groups) for groups in starts(self.guide) if (guesses := self.guide.guesses(groups))
-        ]
-        for _, groups in sorted(guessed)[:_STARTS]:
+        guessed: list[tuple[float, Groups]] = []
+        half_time = self._half_time()
+        for groups in starts(self.guide):
+            if guessed and time.monotonic() > half_time:
+                break
+            guesses = self._guessed[groups] = self.guide.guesses(groups)
+            guessed.append((guesses[0].seconds if guesses else float("inf"), groups))
+        promising = sorted(guessed)
+        for place, (_, groups) in enumerate(promising):
+            if self._late() or (place >= _STARTS and self._pool):
+                break
             self._try(groups)
         turn = 0
         while self._pool and not self._late():
@@ -139,6 +192,23 @@ class Search:
             self._descend(current)
             self._polish()
             turn += 1
+
+    def _shed(self) -> None:
+        """Goes on without one device after the other while a round takes hardly longer."""
+        if not self._pool:
+            return
+        shape = min(self._pool, key=lambda shape: self._pool[shape][0])
+        groups: Groups = tuple(devices for _, devices in shape.stages)
+        while sum(map(len, groups)) > 1:
+            fewer = [less for g in groups for d in g if (less := without(groups, d))]
+            tried = []
+            for less in fewer:
+                if time.monotonic() > self._end:
+                    return
+                tried.append((self._seen[less] if less in self._seen else self._try(less), less))
+            seconds, groups = min(tried)
+            if seconds > self._best * _WORTH_SIMULATING:
+                return
 
     def _descend(self, current: Groups) -> None:
         """Moves to the first better neighbour until there is none."""
@@ -158,8 +228,11 @@ class Search:
     def _try(self, groups: Groups, near_s: float | None = None) -> float:
         """Judges a sequence of groups: the seconds of its best plan, infinite if none fits."""
         best = float("inf")
+        known = self._guessed.pop(groups, None)
         for recompute, margin in _MEMORY_TRIES[:3] if self._plain else _MEMORY_TRIES:
-            guesses = self.guide.guesses(groups, near_s, recompute=recompute, margin=margin)
+            guesses = known if known is not None and (recompute, margin) == _MEMORY_TRIES[0] else None
+            if guesses is None:
+                guesses = self.guide.guesses(groups, near_s, recompute=recompute, margin=margin)
             best = self._look(groups, guesses) if guesses else best
             if np.isfinite(best):
                 break
@@ -183,7 +256,7 @@ class Search:
     def _polish_near(self, seconds: float) -> float:
         """Climbs from a plan just judged, if it is among the good ones."""
         improved = True
-        while improved and np.isfinite(seconds) and seconds <= self._best * _WORTH_POLISHING:
+        while improved and np.isfinite(seconds) and seconds <= self._best * _WORTH_POLISHING and not self._late():
             shape = next(shape for shape, (s, _) in reversed(self._pool.items()) if s == seconds)
             better = self._judge(self._around(shape))
             improved, seconds = better < seconds * 0.9999, min(seconds, better)
@@ -271,10 +344,20 @@ class Search:
                 self._pool[shape] = (float(seconds), line)
                 self._best = min(self._best, float(seconds))
                 best = min(best, float(seconds))
+                self._remember(float(seconds), shape, line)
         if len(self._pool) > 4000:
             keep = sorted(self._pool.items(), key=lambda item: item[1][0])[:200]
             self._pool = dict(keep)
         return best
+
+    def _remember(self, seconds: float, shape: Shape, line: Line) -> None:
+        """Keeps the best plan for each number of devices, and with each device."""
+        devices = [d for _, group in shape.stages for d in group]
+        if seconds < self._by_count.get(len(devices), (np.inf,))[0]:
+            self._by_count[len(devices)] = (seconds, line)
+        for device in devices:
+            if seconds < self._with.get(device, (np.inf,))[0]:
+                self._with[device] = (seconds, line)
 
     def _polish(self) -> None:
         """Shifts cuts and depths of the best plans while that helps."""
@@ -296,13 +379,3 @@ def _batched(shapes: Iterable[Shape], size: int) -> Iterator[list[Shape]]:
     some = iter(shapes)
     while part := list(islice(some, size)):
         yield part
-
-
-def _outline(plan: Plan) -> tuple[object, ...]:
-    """What makes two plans different to a person: stages and who is in them."""
-    return tuple((s.blocks, tuple(m.device for m in s.group)) for s in plan.stages)
-
-
-def _left_out(plan: Plan, profile: Profile) -> tuple[tuple[str, str], ...]:
-    names = [d.device.name for d in profile.devices if d.device.name not in plan.devices]
-    return tuple((name, "with it the best plan found is slower, or does not fit") for name in names)

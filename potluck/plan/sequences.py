@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Sequence
-from itertools import combinations, permutations
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import combinations, permutations, product
 
 from potluck.plan.guide import Guide
 
@@ -32,24 +32,30 @@ def _partitions(items: list[str]) -> Iterator[list[tuple[str, ...]]]:
 
 
 def neighbours(groups: Groups, devices: Sequence[str], seed: int) -> list[Groups]:
-    """Everything one move away: a device moves, two swap, neighbouring groups swap, merge or split. In random order."""
+    """Everything one move away: a device moves, two swap, one takes the place of another, neighbouring groups swap,
+    merge or split. In random order."""
     found: set[Groups] = set()
     used = {d for g in groups for d in g}
+    rank = {d: place for place, d in enumerate(devices)}
     for device in devices:
-        rest = _without(groups, device) if device in used else groups
+        rest = without(groups, device) if device in used else groups
         if device in used and rest:
             found.add(rest)
         for i in range(len(rest) + 1):
             found.add((*rest[:i], (device,), *rest[i:]))
             if i < len(rest):
-                found.add((*rest[:i], _ordered((*rest[i], device), devices), *rest[i + 1 :]))
+                found.add((*rest[:i], _ordered((*rest[i], device), rank), *rest[i + 1 :]))
     for i, j in combinations(range(len(groups)), 2):
         for a in groups[i]:
             for b in groups[j]:
-                found.add(_swapped(groups, a, b, devices))
+                found.add(_swapped(groups, (i, j), (a, b), rank))
+    for i, group in enumerate(groups):
+        for leaves, comes in product(group, [d for d in devices if d not in used]):
+            kept = tuple(comes if d == leaves else d for d in group)
+            found.add((*groups[:i], _ordered(kept, rank), *groups[i + 1 :]))
     for i in range(len(groups) - 1):
         found.add((*groups[:i], groups[i + 1], groups[i], *groups[i + 2 :]))
-        found.add((*groups[:i], _ordered(groups[i] + groups[i + 1], devices), *groups[i + 2 :]))
+        found.add((*groups[:i], _ordered(groups[i] + groups[i + 1], rank), *groups[i + 2 :]))
     for i, group in enumerate(groups):
         for cut in range(1, len(group)):
             found.add((*groups[:i], group[:cut], group[cut:], *groups[i + 1 :]))
@@ -70,19 +76,20 @@ def shuffled(groups: Groups, devices: Sequence[str], seed: int) -> Groups:
 def starts(guide: Guide) -> list[Groups]:
     """Where to begin: single devices, everybody together, and runs of equal strength along several orders."""
     tables = guide.cost.tables
-    speed = {d: guide.spans((d,)).step_s[0, guide.blocks] for d in tables.devices}
+    speed = {d: max(t.step_s((0, guide.blocks), guide.cost.rows), 1e-12) for d, t in tables.devices.items()}
     memory = {d: tables.devices[d].memory_bytes or 1 << 62 for d in tables.devices}
     by_speed = sorted(tables.devices, key=lambda d: speed[d])
     by_memory = sorted(tables.devices, key=lambda d: (-memory[d], speed[d]))
     orders = [by_speed, by_memory, by_speed[::-1], _along_links(guide, by_speed)]
-    most = guide.cost.micro_batches
+    most = guide.most_members()
+    rank = {d: place for place, d in enumerate(tables.devices)}
     found: dict[Groups, None] = {((d,),): None for d in by_speed[:4]}
     for order in orders:
         for count in range(1, min(len(order), guide.blocks, 10) + 1):
-            for used in {len(order), max(count, len(order) // 2), count}:
+            for used in {len(order), max(count, len(order) // 2), count, min(len(order), count * most)}:
                 groups = _runs(order[:used], count, {d: 1 / speed[d] for d in order})
                 if all(len(g) <= most for g in groups):
-                    found[tuple(_ordered(g, tuple(tables.devices)) for g in groups)] = None
+                    found[tuple(_ordered(g, rank) for g in groups)] = None
     return list(found)
 
 
@@ -114,15 +121,19 @@ def _runs(order: Sequence[str], count: int, strength: dict[str, float]) -> Group
     return tuple(groups)
 
 
-def _without(groups: Groups, device: str) -> Groups:
+def without(groups: Groups, device: str) -> Groups:
+    """The sequence without a device, and without its group if it was alone."""
     return tuple(kept for g in groups if (kept := tuple(d for d in g if d != device)))
 
 
-def _swapped(groups: Groups, a: str, b: str, devices: Sequence[str]) -> Groups:
-    trade = {a: b, b: a}
-    return tuple(_ordered(tuple(trade.get(d, d) for d in g), devices) for g in groups)
+def _swapped(groups: Groups, places: tuple[int, int], pair: tuple[str, str], rank: Mapping[str, int]) -> Groups:
+    """The first of two devices in the second one's place, and the other way round."""
+    changed = list(groups)
+    for place, (leaves, comes) in zip(places, (pair, pair[::-1]), strict=True):
+        changed[place] = _ordered(tuple(comes if d == leaves else d for d in groups[place]), rank)
+    return tuple(changed)
 
 
-def _ordered(group: Sequence[str], devices: Sequence[str]) -> tuple[str, ...]:
+def _ordered(group: Sequence[str], rank: Mapping[str, int]) -> tuple[str, ...]:
     """Members in the fleet's order, so that equal groups are equal."""
-    return tuple(sorted(group, key=devices.index))
+    return tuple(sorted(group, key=rank.__getitem__))

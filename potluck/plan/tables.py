@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from potluck.types import BlockProfile, DeviceProfile, Profile
 
 Array = NDArray[np.float64]
+_SUMMED = ("forward_s", "backward_s", "kept_bytes")
 
 
 class DeviceTables:
@@ -26,11 +27,7 @@ class DeviceTables:
         self.name = profile.device.name
         self.memory_bytes = profile.device.memory_bytes
         self.rows = sorted({t.rows for block in profile.blocks for t in block.timings})
-        self._measured = {
-            what: np.array([_prefix([_at(block, rows, what) for block in profile.blocks]) for rows in self.rows])
-            for what in ("forward_s", "backward_s", "kept_bytes")
-        }
-        self.working = np.array([[_at(b, rows, "working_bytes") for b in profile.blocks] for rows in self.rows])
+        self._measured, self.working = _figures(profile.blocks, self.rows)
         self.update = _prefix([block.update_s for block in profile.blocks])
         self._resident = [block.resident for block in profile.blocks]
         self._cached: dict[tuple[str, int], Array] = {}
@@ -105,9 +102,25 @@ class Tables:
         return len(self.profile.devices[0].blocks)
 
 
+def _figures(blocks: Sequence[BlockProfile], rows: list[int]) -> tuple[dict[str, Array], Array]:
+    """Sums over blocks [0, i) of what was measured at each row count, and working bytes of each block."""
+    if all([t.rows for t in block.timings] == rows for block in blocks):  # ten times as fast as asking for each
+        cells = np.array(
+            [[(t.forward_s, t.backward_s, t.kept_bytes, t.working_bytes) for t in b.timings] for b in blocks],
+            dtype=np.float64,
+        )
+    else:
+        cells = np.array([[[_at(b, r, what) for what in (*_SUMMED, "working_bytes")] for r in rows] for b in blocks])
+    sums = np.concatenate([np.zeros((1, len(rows), 3)), np.cumsum(cells[:, :, :3], axis=0)])
+    return {what: sums[:, :, place].T.copy() for place, what in enumerate(_SUMMED)}, cells[:, :, 3].T.copy()
+
+
 def _at(block: BlockProfile, rows: int, what: str) -> float:
     """A figure of a block at a row count that this block may not have been measured at."""
     cells = block.timings
+    for cell in cells:
+        if cell.rows == rows:
+            return float(getattr(cell, what))
     values = np.array([[float(getattr(cell, what))] for cell in cells])
     return float(_between([cell.rows for cell in cells], values, rows)[0])
 

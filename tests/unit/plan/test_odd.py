@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
+from msgspec.structs import replace
 
 from potluck.errors import PlanError
 from potluck.plan.baselines import PLANNERS
@@ -10,9 +13,10 @@ from potluck.plan.bound import lower_bound_s
 from potluck.plan.cost import CostModel
 from potluck.plan.events import simulate
 from potluck.plan.messages import Messages
+from potluck.plan.search import Search, find_plan
 from potluck.plan.tables import Tables
 from potluck.types import Plan
-from tests.unit.plan.odd_instances import Odd, odd_instance
+from tests.unit.plan.odd_instances import Odd, faster, odd_instance
 
 # Frozen fronts (109, 39, 159, 12), a skip (7), parts of a coupled model that may be cut (22), and others.
 WITH_BOUNDS = [7, 12, 22, 39, 109, 159, 162, *range(164, 173)]
@@ -77,3 +81,51 @@ def test_a_round_takes_what_many_take_in_the_mean(seed: int) -> None:
         ends = simulate(plan, odd.facts, odd.profile, 13).ends_s
         in_the_mean = (ends[-1] - ends[-7]) / 6
         assert simulate(plan, odd.facts, odd.profile).round_s == pytest.approx(in_the_mean, rel=1e-3), name
+
+
+def test_a_plan_is_found_where_one_fits_though_memory_is_tight() -> None:
+    odd = odd_instance(136)  # few micro-batches: no more than those are ever in flight
+    profile = faster(odd.profile, 4, 2.0)
+    found = find_plan(odd.facts, profile, [(odd.rows, odd.micro_batches)], seconds=5.0)
+    assert odd.fits(found.plan)
+
+
+def test_a_plan_that_fits_is_given_even_if_the_search_finds_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    odd = odd_instance(256)
+    monkeypatch.setattr(Search, "run", lambda self: [])
+    monkeypatch.setattr("potluck.plan.jury.PLANNERS", {})
+    found = find_plan(odd.facts, odd.profile, [(odd.rows, odd.micro_batches)], seconds=5.0)
+    assert odd.fits(found.plan)
+
+
+# Groups by samples of more members than micro-batches (60, 312), where hetpipe or asteroid are good (44, 76), others.
+@pytest.mark.parametrize("seed", [60, 312, 21, 44, 76, 3, 8, 17, 25, 34])
+def test_no_other_planner_with_as_few_devices_is_faster(seed: int) -> None:
+    odd = odd_instance(seed)
+    found = find_plan(odd.facts, odd.profile, [(odd.rows, odd.micro_batches)], seconds=5.0)
+    for name, plan in plans(odd).items():
+        if odd.fits(plan):
+            seconds = simulate(plan, odd.facts, odd.profile).round_s
+            assert found.round_s <= seconds * 1.02 * (1 + 1e-9), name
+            if len(plan.devices) <= len(found.plan.devices):
+                assert found.round_s <= seconds * (1 + 1e-9), name
+
+
+@pytest.mark.parametrize("seed", [60, 312])
+def test_groups_by_samples_are_searched_with_fewer_micro_batches_than_members(seed: int) -> None:
+    odd = odd_instance(seed)
+    cost = CostModel(odd.facts, odd.profile, odd.rows, odd.micro_batches)
+    plan = plans(odd)["eddl"]
+    eddl_s = float(cost.seconds([cost.of_plan(plan)])[0])
+    assert Search(cost, 0, time.monotonic() + 5.0).run()[0][0] <= eddl_s * (1 + 1e-9)
+
+
+def test_a_bound_is_found_for_a_model_that_takes_no_time() -> None:
+    odd = odd_instance(39)
+    nothing = tuple(
+        replace(d, call_s=0.0, blocks=tuple(replace(b, update_s=0.0, timings=tuple(
+            replace(t, forward_s=0.0, backward_s=0.0) for t in b.timings)) for b in d.blocks))
+        for d in odd.profile.devices
+    )  # fmt: skip
+    profile = replace(odd.profile, devices=nothing, links=(), commit_s=0.0)
+    assert lower_bound_s(CostModel(odd.facts, profile, odd.rows, odd.micro_batches)) == pytest.approx(0.0, abs=1e-8)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from itertools import pairwise
 
 import pytest
@@ -14,12 +15,13 @@ from benchmarks.planner_instances import instance
 from potluck.errors import PlanError
 from potluck.plan.bound import lower_bound_s
 from potluck.plan.cost import CostModel
-from potluck.plan.events import simulate
+from potluck.plan.events import Simulated, simulate
+from potluck.plan.jury import Jury
 from potluck.plan.memory import peak_bytes
 from potluck.plan.search import Found, find_plan
 from potluck.plan.tables import Tables
 from potluck.plan.validate import validate
-from potluck.types import BlockProfile, Fleet, ModelFacts, Plan, Profile
+from potluck.types import BlockProfile, Fleet, Member, ModelFacts, Plan, Profile, Stage
 
 SIZES = [(8, 6)]
 seeds = st.integers(0, 10_000)
@@ -177,3 +179,69 @@ def test_the_search_keeps_its_time_and_depths_fall_along_the_pipeline() -> None:
     assert found.seconds < 10.0  # not a timing: only that it ends
     depths = [found.plan.depth(p) for p in range(len(found.plan.stages))]
     assert all(a >= b for a, b in pairwise(depths))
+
+
+@pytest.mark.parametrize(("devices", "blocks"), [(4, 40), (60, 20)])
+def test_little_time_is_kept_to_and_a_plan_comes_out(
+    monkeypatch: pytest.MonkeyPatch, devices: int, blocks: int
+) -> None:
+    facts, profile = instance(1, devices, blocks, memory=False)
+    monkeypatch.setattr(time, "monotonic", time.process_time)  # others may keep this machine busy
+    began = time.process_time()
+    found = find_plan(facts, profile, [(8, 16)], seconds=0.01)
+    assert time.process_time() - began < 1.0
+    validate(found.plan, facts, Fleet(devices=tuple(d.device for d in profile.devices)))
+
+
+def a_jury(round_s: dict[Plan, float], profile: Profile, facts: ModelFacts, monkeypatch: pytest.MonkeyPatch) -> Jury:
+    """One that takes these times for simulated."""
+    monkeypatch.setattr("potluck.plan.jury.simulate", lambda plan, *_, **__: Simulated(round_s[plan], {}))
+    jury = Jury(facts, profile, Tables(profile), float("inf"))
+    jury.hear((1.0, plan) for plan in round_s)
+    return jury
+
+
+def pipeline(*devices: str) -> Plan:
+    stages = [Stage(blocks=(i, i + 1), group=(Member(device=d, share=4),)) for i, d in enumerate(devices)]
+    return Plan(micro_batch_size=4, micro_batches=4, stages=tuple(stages))
+
+
+def test_a_device_that_gains_less_than_two_percent_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    facts, profile = instance(1, 4, 4, memory=False)
+    times = {pipeline("d0", "d1", "d2"): 1.0, pipeline("d0", "d1"): 1.019, pipeline("d0", "d3"): 1.05}
+    jury = a_jury(times, profile, facts, monkeypatch)
+    assert jury.best().plan.devices == ("d0", "d1", "d2")
+    assert jury.chosen().plan.devices == ("d0", "d1")
+    assert jury.left_out() == (
+        ("d2", "it would gain less than 2%"),
+        ("d3", "with it the best plan found takes 3.0% longer"),
+    )
+    times[pipeline("d0", "d1")] = 1.021
+    jury = a_jury(times, profile, facts, monkeypatch)
+    assert jury.chosen().plan.devices == ("d0", "d1", "d2")
+    assert jury.left_out() == (("d3", "with it the best plan found takes 5.0% longer"),)
+
+
+def test_who_is_in_no_plan_that_fits_is_said_to_be(monkeypatch: pytest.MonkeyPatch) -> None:
+    facts, profile = instance(1, 2, 4, memory=False)
+    jury = a_jury({pipeline("d0"): 1.0}, profile, facts, monkeypatch)
+    assert jury.left_out() == (("d1", "no plan with it that fits was found"),)
+    assert jury.runner_up() is None
+
+
+def test_the_next_best_plan_is_not_the_same_on_devices_just_as_fast(monkeypatch: pytest.MonkeyPatch) -> None:
+    facts, profile = instance(1, 4, 4, memory=False)
+    swapped, slower = pipeline("d1", "d0"), pipeline("d0", "d2")
+    jury = a_jury({pipeline("d0", "d1"): 1.0, swapped: 1.001, slower: 1.2}, profile, facts, monkeypatch)
+    found = jury.runner_up()
+    assert found is not None
+    assert found.plan == slower
+
+
+def test_plans_with_fewer_devices_are_among_those_judged() -> None:
+    facts, profile = instance(3, 3, 5, memory=False)
+    found = find(facts, scaled(profile, 1, 30.0))
+    assert found is not None
+    assert "d1" not in found.plan.devices
+    ((_, why),) = found.left_out
+    assert why == "it would gain less than 2%" or why.endswith("longer") or why.endswith("no faster")
