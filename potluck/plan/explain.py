@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from msgspec.structs import replace
 
 from potluck.plan.cost import CostModel
-from potluck.plan.events import Simulated
+from potluck.plan.events import Simulated, simulate
 from potluck.plan.memory import peak_bytes
 from potluck.plan.messages import Messages, Parcel
 from potluck.plan.tables import Tables
-from potluck.types import ModelFacts, Plan, Profile, Stage
+from potluck.types import COORDINATOR, LinkProfile, ModelFacts, Plan, Profile, Stage
 
 _NEARLY_ALL = 0.85  # of a round: who is that busy is the bottleneck, whatever else
 _A_LOT = 0.5
+_MUCH = 0.2
 
 
 class Explainer:
@@ -45,11 +46,33 @@ class Explainer:
         if busy[device] >= _NEARLY_ALL:
             return f"{where} and is the bottleneck"
         reduce = self._reduce_part()
-        if reduce is not None and reduce[1] > 0.2:
+        if reduce is not None and reduce[1] > _MUCH:
             return f"summing gradients in stage {reduce[0] + 1} takes {reduce[1]:.0%} of a round; {where}"
+        part, words = max(self._hindrances())
+        if part > _MUCH:
+            return f"{words.format(f'{part:.0%}')}; {where}"
         if len(self.plan.stages) > 1:
             return f"{where}, the most of all; the rest goes into filling and draining the pipeline, and waiting"
         return f"{where}, the most of all"
+
+    def _hindrances(self) -> list[tuple[float, str]]:
+        """What would be saved of a round if links took no time, if samples did not, and if committing did not."""
+        between = self._without_wires(lambda link: COORDINATOR not in (link.source, link.target))
+        samples = self._without_wires(lambda link: link.source == COORDINATOR)
+        return [
+            (between, "sending between devices, to and fro, holds a round up for {} of it"),
+            (samples, "a round waits for samples from the coordinator: {} of it"),
+            (self.profile.commit_s / self.simulated.round_s, "committing takes {} of a round"),
+        ]
+
+    def _without_wires(self, chosen: Callable[[LinkProfile], bool]) -> float:
+        """The part of a round that is saved if some links take no time, by simulation."""
+        links = tuple(
+            replace(link, bandwidth_bytes_s=None, latency_s=0.0) if chosen(link) else link
+            for link in self.profile.links
+        )
+        free = simulate(self.plan, self.facts, replace(self.profile, links=links)).round_s
+        return 1 - free / self.simulated.round_s
 
     def line_parts(self) -> dict[tuple[str, str], float]:
         """(sender, receiver) → the part of a round for which tensors occupy the way; on a shared medium, of all."""
@@ -184,4 +207,7 @@ def runner_up_words(plan: Plan, other: Plan, seconds: float, other_s: float) -> 
     """What the next best plan is, and what it loses."""
     shape = " | ".join(f"{'+'.join(m.device for m in s.group)} [{s.blocks[0]}, {s.blocks[1]})" for s in other.stages)
     loses = (other_s / other.batch_size) / (seconds / plan.batch_size) - 1
+    if loses < 0:
+        more = len(other.devices) - len(plan.devices)
+        return f"{shape}: {-loses:.1%} faster, with {more} {'device' if more == 1 else 'devices'} more"
     return f"{shape}: {loses:.1%} slower"

@@ -37,6 +37,23 @@ def test_summing_gradients_is_named_where_it_takes_the_round() -> None:
     assert explained("data-parallel", profile).bottleneck().startswith("summing gradients in stage 1 takes")
 
 
+def test_links_that_hold_a_round_up_in_both_directions_together_are_named() -> None:
+    profile = a_profile(0, a_model(0, 6), [1.0, 1.0, 1.0], bandwidth=2e6)
+    it = explained("gpipe", profile)
+    assert 0.2 < max(it.line_parts().values()) < 0.5
+    assert max(it.simulated.busy_s.values()) < 0.85 * it.simulated.round_s
+    assert re.match(r"sending between devices, to and fro, holds a round up for \d\d% of it; d", it.bottleneck())
+
+
+def test_waiting_for_samples_and_committing_are_named() -> None:
+    profile = a_profile(0, a_model(0, 6), [1.0])
+    far = replace(profile, links=tuple(replace(link, latency_s=3.0) for link in profile.links))
+    assert explained("single", far).bottleneck().startswith("a round waits for samples from the coordinator: ")
+    round_s = explained("single", profile).simulated.round_s
+    slow = explained("single", replace(profile, commit_s=round_s)).bottleneck()
+    assert slow.startswith("committing takes 50% of a round; d0 (stage 1) computes 50%")
+
+
 def test_each_cut_says_what_one_block_either_way_would_cost() -> None:
     facts = a_model(0, 6)
     profile = a_profile(0, facts, [1.0, 1.0], bandwidth=None)
@@ -104,3 +121,4 @@ def test_bounds_and_runners_up_are_put_in_proportion() -> None:
     profile = a_profile(0, facts, [1.0, 1.0])
     one, other = (PLANNERS[n](facts, profile, 8, 8) for n in ("single", "1f1b"))
     assert runner_up_words(one, other, 1.0, 1.1).endswith("10.0% slower")
+    assert runner_up_words(one, other, 1.0, 0.99).endswith("1.0% faster, with 1 device more")
