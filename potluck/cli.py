@@ -27,6 +27,7 @@ _MEASURING = (
     click.option("--profile-seconds", metavar="TIME", help="Each device measures so long at most.  [default: 15s]"),
     click.option("--profile-dir", metavar="DIR", help="Where profiles are kept.  [default: ~/.cache/potluck/profiles]"),
 )
+_FRESH = click.option("--fresh", is_flag=True, default=None, help="Measure everything, whatever is kept from before.")
 _PLAN_SECONDS = click.option("--plan-seconds", metavar="TIME", help="How long to look for a plan.  [default: 2s]")
 _JOINING = (
     click.option(
@@ -133,7 +134,7 @@ def train(job: str, resume: bool, config: Path | None, **flags: Any) -> int:
 @click.option("--save", metavar="FILE", help="Write the profile there.")
 @click.option("--load", metavar="FILE", help="Show a saved profile instead of measuring.")
 @_options(*_MEASURING)
-@click.option("--fresh", is_flag=True, default=None, help="Measure everything, whatever is kept from before.")
+@_FRESH
 @_options(*_JOINING)
 @_PLAIN
 @_CONFIG
@@ -159,6 +160,7 @@ _FOR_PLANNING = (
     click.option("--plan-seconds", metavar="TIME", help="How long to look for a plan.  [default: 5s]"),
     click.option("--load", metavar="FILE", help="A saved profile, instead of measuring."),
     *_MEASURING,
+    _FRESH,
 )
 
 

@@ -97,7 +97,7 @@ def factor_text(times: float, what: str) -> str:
         return f"as fast as {what}"
     if times > 1:
         return f"{times - 1:.0%} slower than {what}" if times < 2 else f"{times:,.1f} times as slow as {what}"
-    return f"{1 / times - 1:.0%} faster than {what}" if times > 0.5 else f"{1 / times:,.1f} times as fast as {what}"
+    return f"{1 - times:.0%} faster than {what}" if times > 0.5 else f"{1 / times:,.1f} times as fast as {what}"
 
 
 def _split(text: str, what: str, example: str) -> tuple[float, str]:

@@ -70,7 +70,7 @@ def test_a_change_is_put_in_words() -> None:
         (1.0, "as fast as before"),
         (1.18, "18% slower than before"),
         (2.4, "2.4 times as slow as before"),
-        (0.8, "25% faster than before"),
+        (0.8, "20% faster than before"),
         (0.1, "10.0 times as fast as before"),
     ],
 )
