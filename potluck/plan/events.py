@@ -2,7 +2,8 @@
 
 It is the finer half of the cost model. Compute takes what the profile says; a message leaves its sender after those
 before it, occupies the way for its size, and arrives a latency later. On a half-duplex medium a device sends or
-receives, on a shared one only one message is on its way at any time, first come first served. Back-pressure is not
+receives, one message at a time; on a shared one only one message is on its way at any time. Who comes first is served
+first. Back-pressure is not
 simulated: `plan/schedule.py` gives links the room a plan needs.
 """
 
@@ -19,6 +20,7 @@ from potluck.plan.tables import Tables
 from potluck.types import COORDINATOR, ModelFacts, Plan, Profile
 
 _Key = tuple[object, ...]  # what names a message
+_Ends = tuple[str, str]  # sender and receiver of a message
 
 
 class Span(NamedTuple):
@@ -93,7 +95,8 @@ class _World:
         self.spans: list[Span] = []
         self.reducing: dict[str, int] = {}  # device → place of its last span of summing gradients
         self.ends: list[float] = []
-        self.queue: list[tuple[float, int, _Walker]] = []
+        self.queue: list[tuple[float, int, _Walker | _Ends]] = []
+        self.pending: dict[str, dict[int, tuple[_Key, Parcel]]] = {}  # device → messages that wait for it, by number
         self.count = 0
 
     def run(self) -> None:
@@ -101,8 +104,11 @@ class _World:
             steps = self._feeding() if device == COORDINATOR else self._walk(device)
             self._next(_Walker(device, steps), 0.0)
         while self.queue:
-            now, _, walker = heapq.heappop(self.queue)
-            self._do(walker, now)
+            now, _, who = heapq.heappop(self.queue)
+            if isinstance(who, _Walker):
+                self._do(who, now)
+            else:
+                self._dispatch(who, now)
 
     def _next(self, walker: _Walker, now: float) -> None:
         """Takes up the walker's next step: now, or when what it needs is there."""
@@ -140,7 +146,10 @@ class _World:
                 self._note(walker, step, now, done)
         walker.sending = False
         for key, parcel in step.sends:
-            self._arrive(key, self._send(parcel, done))
+            if self.profile.medium == "half":
+                self._hand_over(key, parcel, done)
+            else:
+                self._arrive(key, self._send(parcel, done))
         if step.kind == "ready":
             self._report(walker.device, step.round, done)
         self._next(walker, done)
@@ -156,6 +165,30 @@ class _World:
         elif done > walker.since:
             self.reducing[walker.device] = len(self.spans)
             self.spans.append(Span(walker.device, step.kind, step.round, step.micro_batch, walker.since, done))
+
+    def _hand_over(self, key: _Key, parcel: Parcel, now: float) -> None:
+        """Half-duplex: a message is sent when both its ends are free; until then, others may use the one that is."""
+        ends = (parcel.source, parcel.target)
+        if any(self.ports.get(end, 0.0) > now for end in ends):
+            self.count += 1
+            for end in ends:
+                self.pending.setdefault(end, {})[self.count] = (key, parcel)
+            return
+        self._arrive(key, self._send(parcel, now))
+        if parcel.transfer_s:
+            self.count += 1
+            heapq.heappush(self.queue, (self.ports[parcel.source], self.count, ends))
+
+    def _dispatch(self, ends: _Ends, now: float) -> None:
+        """Two devices are free again: what has waited longest for one of them, and can go, goes."""
+        waiting = dict(item for end in ends for item in self.pending.get(end, {}).items())
+        for number in sorted(waiting):
+            if all(self.ports[end] > now for end in ends):
+                return
+            key, parcel = waiting[number]
+            if max(self.ports.get(parcel.source, 0.0), self.ports.get(parcel.target, 0.0)) <= now:
+                del self.pending[parcel.source][number], self.pending[parcel.target][number]
+                self._hand_over(key, parcel, now)
 
     def _send(self, parcel: Parcel, now: float) -> float:
         """When a message is there. Messages come in the order of time, so first come is first served."""
