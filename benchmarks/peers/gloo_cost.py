@@ -26,6 +26,7 @@ import torch.distributed as dist
 
 from benchmarks.peers.program import FAILED, Watchdog, leave
 from benchmarks.peers.ranks import Place, joined
+from potluck.runtime.devices import settle_heap
 from potluck.wire.link import Tag
 from potluck.wire.local_address import address_towards, resolve
 from potluck.wire.zmq_link import ZmqLink
@@ -73,6 +74,7 @@ def open_link(place: Place) -> ZmqLink:
     """A link to the other rank, on the address by which they see each other."""
     master = resolve(os.environ["MASTER_ADDR"], "MASTER_ADDR")
     bind = master if place.rank == 0 else address_towards(master, int(os.environ["MASTER_PORT"]))
+    settle_heap()  # as a device does
     link = ZmqLink(str(place.rank), bind=str(bind))
     host, port = link.address.removeprefix("tcp://").split(":")
     numbers = [torch.zeros(2, dtype=torch.int64) for _ in range(2)]

@@ -15,6 +15,9 @@ from potluck.errors import InputError
 from potluck.types import DeviceKind, DeviceSpec
 
 _M_ARENA_MAX = -8
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # of malloc.h
+_FROM_SYSTEM_BYTES = 32 * 2**20  # from here on, memory comes from the system and goes back there
+_KEPT_BYTES = 512 * 2**20
 
 
 def torch_device(kind: DeviceKind) -> torch.device:
@@ -30,7 +33,7 @@ def torch_device(kind: DeviceKind) -> torch.device:
 
 def settle(spec: DeviceSpec) -> torch.device:
     """Prepares this process to be the device: threads, exact arithmetic, memory limit."""
-    _one_heap()
+    settle_heap()
     torch.set_num_threads(spec.threads)
     device = torch_device(spec.kind)
     if spec.kind == "cuda":  # the same numbers as elsewhere: no reduced-precision shortcuts
@@ -44,11 +47,17 @@ def settle(spec: DeviceSpec) -> torch.device:
     return device
 
 
-def _one_heap() -> None:
-    """Keeps all threads on one heap: tensors arrive in the link's thread and are let go in another, and each heap of
-    its own would keep what it once needed."""
+def settle_heap() -> None:
+    """Keeps all threads on one heap, and memory in the process.
+
+    Tensors arrive in the link's thread and are let go in another; each heap of its own would keep what it once needed.
+    And memory given back to the system costs a page fault for every 4 kB when the next message needs it again.
+    """
     with contextlib.suppress(AttributeError, OSError):  # only the GNU library has this
-        ctypes.CDLL(None).mallopt(_M_ARENA_MAX, 1)
+        allocator = ctypes.CDLL(None)
+        allocator.mallopt(_M_ARENA_MAX, 1)
+        allocator.mallopt(_M_MMAP_THRESHOLD, _FROM_SYSTEM_BYTES)
+        allocator.mallopt(_M_TRIM_THRESHOLD, _KEPT_BYTES)
 
 
 _OWN_BYTES = 160 * 2**20  # stacks of threads and what kernels keep: address space that no tensor of the job takes

@@ -20,6 +20,10 @@ MAX_EARLY_PEERS = 1024
 MAX_EARLY_MESSAGES = 4096
 MAX_EARLY_WINDOWS = 8
 
+# Part of the usual window that is consumed before the sender is told: a credit costs both sides as much as a small
+# message. Both ends of a link have the same usual window, so they agree.
+CREDITS_IN_A_WINDOW = 16
+
 
 @dataclass(frozen=True)
 class Parcel:
@@ -32,7 +36,8 @@ class Parcel:
 
 @dataclass
 class _Peer:
-    outstanding_bytes: int = 0  # sent, not yet consumed there
+    outstanding_bytes: int = 0  # sent, not yet known to be consumed there
+    uncredited_bytes: int = 0  # consumed here, and the sender does not know yet
     expected: int = 0  # sequence of the next message from there
     lost: str | None = None
     parcels: dict[Tag, deque[Parcel]] = field(default_factory=dict)
@@ -55,6 +60,7 @@ class Mailbox:
         self.term = -1
         self._name = name
         self._window_bytes = self._least_window_bytes = window_bytes
+        self._credit_bytes = window_bytes // CREDITS_IN_A_WINDOW
         self._changed = threading.Condition()
         self._peers: dict[str, _Peer] = {}
         self._early: dict[str, _Early] = {}
@@ -74,7 +80,8 @@ class Mailbox:
             self.stats.stale_frames += left
             self.term = term
             self._cancelled = None
-            self._window_bytes = max(self._least_window_bytes, window_bytes or 0)
+            # What a plan needs, and what credits that are not yet sent may take of it.
+            self._window_bytes = max(self._least_window_bytes, (window_bytes or 0) + self._credit_bytes)
             self._peers = {peer: _Peer() for peer in peers}
             early, self._early = self._early, {}
             for peer, kept in early.items():
@@ -88,14 +95,18 @@ class Mailbox:
         def room(state: _Peer) -> int | None:
             if state.lost is not None:
                 raise self._lost(peer, state.lost, f"sending {tag} to it")
-            if state.outstanding_bytes and state.outstanding_bytes + size_bytes > self._window_bytes:
+            # Below a credit, all may have been consumed, and nothing more would come.
+            if (
+                state.outstanding_bytes >= self._credit_bytes
+                and state.outstanding_bytes + size_bytes > self._window_bytes
+            ):
                 return None
             state.outstanding_bytes += size_bytes
             self.stats.frames_sent += 1
             self.stats.bytes_sent += size_bytes
             return self.term
 
-        return self._wait(peer, f"sending {tag} to it", timeout_s, room)
+        return self._wait(peer, lambda: f"sending {tag} to it", timeout_s, room)
 
     def take(self, peer: str, tag: Tag, timeout_s: float) -> Parcel:
         """Wait for the oldest message with this tag from this peer, and remove it."""
@@ -109,7 +120,19 @@ class Mailbox:
                 del state.parcels[tag]
             return parcel
 
-        return self._wait(peer, f"waiting for {tag} from it", timeout_s, oldest)
+        return self._wait(peer, lambda: f"waiting for {tag} from it", timeout_s, oldest)
+
+    def consumed(self, peer: str, term: int, size_bytes: int) -> int:
+        """Counts what was consumed; returns the bytes to tell its sender of now, 0 while that is not worth it."""
+        with self._changed:
+            state = self._peers.get(peer)
+            if term != self.term or state is None:
+                return 0
+            state.uncredited_bytes += size_bytes
+            if state.uncredited_bytes < self._credit_bytes:
+                return 0
+            due, state.uncredited_bytes = state.uncredited_bytes, 0
+            return due
 
     def cancel(self, reason: str) -> None:
         """End every wait, until the next `adopt`."""
@@ -202,15 +225,15 @@ class Mailbox:
             return False
         return not kept.parcels or kept.size_bytes + parcel.size_bytes <= self._window_bytes
 
-    def _wait(self, peer: str, doing: str, timeout_s: float, attempt: Callable[[_Peer], T | None]) -> T:
+    def _wait(self, peer: str, doing: Callable[[], str], timeout_s: float, attempt: Callable[[_Peer], T | None]) -> T:
         started = time.monotonic()
         with self._changed:
             term = self.term
             while True:
                 if self._cancelled is not None:
-                    raise Cancelled(f"link {self._name}, peer {peer}, {doing}: {self._cancelled}")
+                    raise Cancelled(f"link {self._name}, peer {peer}, {doing()}: {self._cancelled}")
                 if self.term != term:
-                    raise Cancelled(f"link {self._name}, peer {peer}, {doing}: term {term} is over")
+                    raise Cancelled(f"link {self._name}, peer {peer}, {doing()}: term {term} is over")
                 state = self._peers.get(peer)
                 if state is None:
                     raise LinkError(f"link {self._name}: {peer} is no peer of term {term}; adopt a plan that has it")
@@ -218,11 +241,11 @@ class Mailbox:
                 if result is not None:
                     return result
                 if state.lost is not None:
-                    raise self._lost(peer, state.lost, doing)
+                    raise self._lost(peer, state.lost, doing())
                 waited = time.monotonic() - started
                 if waited >= timeout_s:
                     raise LinkTimeout(
-                        f"link {self._name}, peer {peer}, {doing}: {self._stuck(state)} after {waited:.1f} s; "
+                        f"link {self._name}, peer {peer}, {doing()}: {self._stuck(state)} after {waited:.1f} s; "
                         f"check that {peer} runs and that the network between them works"
                     )
                 self._changed.wait(timeout_s - waited)

@@ -116,8 +116,9 @@ class ZmqLink:
     def receive(self, peer: str, tag: Tag, timeout_s: float) -> list[memoryview]:
         """The parts of the oldest message with this tag from this peer. See `Link`."""
         parcel = self._mailbox.take(peer, tag, timeout_s)
-        if parcel.size_bytes:
-            self._request(_Consumed(parcel.header.term, peer, parcel.size_bytes))
+        due_bytes = self._mailbox.consumed(peer, parcel.header.term, parcel.size_bytes)
+        if due_bytes:
+            self._request(_Consumed(parcel.header.term, peer, due_bytes))
         return parcel.parts
 
     def cancel(self, reason: str) -> None:

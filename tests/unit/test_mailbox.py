@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from potluck.errors import LinkTimeout
 from potluck.wire.frames import PROTOCOL_VERSION, MessageHeader
 from potluck.wire.link import Tag
 from potluck.wire.mailbox import MAX_EARLY_MESSAGES, MAX_EARLY_WINDOWS, Mailbox
@@ -50,3 +55,29 @@ def test_a_newer_term_makes_room() -> None:
     deliver(box, "peer0", WINDOW_BYTES, term=2)
     assert box.stats.refused_frames == 0
     assert box.stats.stale_frames == 1
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.lists(st.integers(0, 3_000_000), max_size=40), st.integers(0, 5_000_000))
+def test_whoever_has_consumed_everything_leaves_room_for_any_message(sizes: list[int], last: int) -> None:
+    sender, receiver = Mailbox("a", 1_600_000), Mailbox("b", 1_600_000)
+    sender.adopt(1, ["b"])
+    receiver.adopt(1, ["a"])
+    credits = 0
+    for size in [*sizes, last]:
+        sender.reserve("b", Tag("data"), size, 0.0)
+        due = receiver.consumed("a", 1, size)
+        if due:
+            credits += 1
+            sender.credit("b", 1, due)
+    assert credits <= sum(sizes) / 100_000 + last / 100_000
+
+
+def test_what_is_not_consumed_fills_the_window() -> None:
+    sender = Mailbox("a", 1_600_000)
+    sender.adopt(1, ["b"])
+    sender.reserve("b", Tag("data"), 1_000_000, 0.0)
+    with pytest.raises(LinkTimeout, match="sending data"):
+        sender.reserve("b", Tag("data"), 700_000, 0.0)
+    sender.credit("b", 1, 950_000)  # what is left is less than a credit
+    sender.reserve("b", Tag("data"), 1_700_000, 0.0)
