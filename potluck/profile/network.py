@@ -15,7 +15,7 @@ ALL_PAIRS_UP_TO = 8  # devices; beyond, a ring and everybody's link to the coord
 _PINGS = 5
 _FIRST_BYTES = 16 * 1024
 _MOST_BYTES = 8 * 2**20
-_LONG_ENOUGH_S = 0.04  # against latency and the grain of the clock
+_LONG_ENOUGH_S = 0.1  # against latency, the grain of the clock and of a CPU quota
 _REPEATS = 3
 PROCESSOR_BOUND_BYTES_S = 400e6  # what is faster is limited by copying, and says nothing about the medium
 _HALF = 1.5  # both directions at once take so much longer where they share the line
@@ -85,9 +85,11 @@ def _lead(link: Link, peer: str, budget_s: float, timeout_s: float) -> Probing:
     round_trip_s = statistics.median(pings[1:])
     size = _FIRST_BYTES
     took = rally.send(size, 0)
-    # The next is four times as long: it must still fit.
-    while took < _LONG_ENOUGH_S and size < _MOST_BYTES and time.monotonic() + 4 * took < deadline:
-        size *= 4
+    while took < _LONG_ENOUGH_S and size < _MOST_BYTES:
+        more = 4 if took < _LONG_ENOUGH_S / 4 else 2
+        if time.monotonic() + more * took > deadline:  # it must still fit
+            break
+        size *= more
         took = rally.send(size, 0)
     alone, both = [took], []
     for _ in range(_REPEATS):
@@ -96,8 +98,8 @@ def _lead(link: Link, peer: str, budget_s: float, timeout_s: float) -> Probing:
         alone.append(rally.send(size, 0))
         both.append(rally.send(size, size))
     rally.over()
-    alone_s = max(min(alone) - round_trip_s, 1e-6)
-    both_s = max(min(both, default=min(alone)) - round_trip_s, 1e-6)
+    alone_s = max(statistics.median(alone) - round_trip_s, 1e-6)
+    both_s = max(statistics.median(both or alone) - round_trip_s, 1e-6)
     return Probing(size / alone_s, round_trip_s / 2, both_s / alone_s)
 
 

@@ -13,6 +13,7 @@ from potluck.model.interpret import torch_constant
 from potluck.model.program import Program, ProgramPair, Tensor, shape_of
 from potluck.optimizers import Optimizer
 from potluck.profile.live_bytes import meter, storage_bytes
+from potluck.runtime.pace import Pace
 from potluck.runtime.stage import Rows, StageRunner, StageState
 from potluck.runtime.throttle import Throttle
 
@@ -29,6 +30,7 @@ class Rig:
     samples: Mapping[str, torch.Tensor]  # a few rows of every feed
     device: torch.device
     speed: float
+    pace: Pace | None = None  # None: seconds are what the clock says
 
     def piece(self, block: int) -> Piece:
         return self.carvers[0].piece(*self.programs.train.block_range(block, block + 1))
@@ -48,16 +50,23 @@ def _nothing() -> None: ...
 class _Watch:
     """Adds up seconds, as long as a device of some speed would take."""
 
-    def __init__(self, speed: float) -> None:
-        self._stretch = max(0.0, 1.0 / speed - 1.0)
-        self.seconds = 0.0
+    def __init__(self, rig: Rig) -> None:
+        self._more = max(0.0, 1.0 / rig.speed - 1.0)
+        self._pace = rig.pace
+        self.wall_s = self.cpu_s = 0.0
 
     def __enter__(self) -> None:
         self._started, self._cpu = time.perf_counter(), time.thread_time()
 
     def __exit__(self, *_: object) -> None:
-        cpu_s = time.thread_time() - self._cpu
-        self.seconds += time.perf_counter() - self._started + cpu_s * self._stretch
+        self.cpu_s += time.thread_time() - self._cpu
+        self.wall_s += time.perf_counter() - self._started
+
+    @property
+    def seconds(self) -> float:
+        """Of all that was timed so far."""
+        own_s = self.wall_s if self._pace is None else self.cpu_s * self._pace.stretch
+        return own_s + self.cpu_s * self._more
 
 
 class Bench:
@@ -87,7 +96,7 @@ class Bench:
         """Mean seconds of forward and of backward, run `count` times in a row at the emulated speed."""
         feeds, received, seeds = self.inputs(rows)
         where, rig, runner = Rows(0, 0, 0, rows), self._rig, self.runner
-        forward, backward = _Watch(rig.speed), _Watch(rig.speed)
+        forward, backward = _Watch(rig), _Watch(rig)
         rig.wait()
         with Throttle(rig.speed):
             began = time.perf_counter()
@@ -98,6 +107,8 @@ class Bench:
                     runner.backward(0, seeds)
             rig.wait()
             took = time.perf_counter() - began
+        if rig.pace is not None:
+            rig.pace.add(forward.wall_s + backward.wall_s, forward.cpu_s + backward.cpu_s)
         # A GPU is still busy when these calls return: then what all of them took until the end is theirs.
         stretch = 1.0 if rig.device.type == "cpu" else took / (forward.seconds + backward.seconds)
         return forward.seconds * stretch / count, backward.seconds * stretch / count
@@ -108,16 +119,14 @@ class Bench:
 
     def update_s(self) -> float:
         """Seconds of a commit, and of the norms before it. Gradients must be there; they are put back."""
-        runner = self.runner
+        runner, watch = self.runner, _Watch(self._rig)
         kept = runner.gradients()
-        started = time.perf_counter()
-        with Throttle(self._rig.speed):
+        with Throttle(self._rig.speed), watch:
             runner.squared_norms(runner.trainable)
             runner.commit(0.0, 1.0)  # at rate 0 the weights stay what they are
             self._rig.wait()
-        took = time.perf_counter() - started
         runner.set_gradients(kept)
-        return took
+        return watch.seconds
 
     def bytes(self, rows: int) -> tuple[int, int]:
         """Bytes kept between forward and backward, and most that are alive beside them.

@@ -16,6 +16,7 @@ from potluck.profile.network import probe
 from potluck.runtime.bench import Rig
 from potluck.runtime.measure_blocks import measure_blocks, retime
 from potluck.runtime.message_cost import message_cost
+from potluck.runtime.pace import Pace
 from potluck.runtime.reconcile import reconcile
 from potluck.runtime.rehearsal import rehearse
 from potluck.types import DeviceProfile, DeviceSpec
@@ -82,11 +83,15 @@ class Surveyor:
         programs = decode(self._client.fetch(order.program, welcome.timeout_s))
         samples = load(self._client.fetch(order.samples, welcome.timeout_s))
         carvers = (Carver(programs.train), Carver(programs.eval))
-        rig = Rig(programs, carvers, order.optimizer, samples, self._device, self._spec.speed)
+        pace = Pace()
+        alone = self._device.type == "cpu" and self._spec.threads == 1  # else other threads compute too, or a GPU does
+        rig = Rig(
+            programs, carvers, order.optimizer, samples, self._device, self._spec.speed, pace if alone else None
+        )  # fmt: skip
         if order.again is not None:
             return Measured(again=retime(rig, order.again, order.rows[0], order.budget_s))
         rehearsed = self._rehearse(rig, order)  # first of all: memory once taken would hide what is taken again
-        message_s, copy_bytes_s = message_cost(welcome.carrier, self._device, order.budget_s * _MESSAGES_PART)
+        message_s, copy_bytes_s = message_cost(welcome.carrier, self._device, pace, order.budget_s * _MESSAGES_PART)
         left_s = max(order.budget_s - (time.monotonic() - started), order.budget_s / 2)
         blocks, call_s = measure_blocks(rig, order.rows, left_s * (1 - _TOGETHER_PART), order.sizes, self._tell)
         runs = [r.blocks for r in rehearsed]

@@ -9,6 +9,7 @@ import torch
 from potluck.errors import LinkError
 from potluck.profile.cells import middle_mean
 from potluck.runtime.carriers import open_link
+from potluck.runtime.pace import Pace
 from potluck.runtime.parcels import pack, unpack
 from potluck.wire.link import Link, Tag
 
@@ -18,15 +19,15 @@ _SMALL, _LARGE = 256, 256 * 1024  # floats
 _TIMEOUT_S = 10.0
 
 
-def message_cost(carrier: str, device: torch.device, budget_s: float) -> tuple[float, float | None]:
+def message_cost(carrier: str, device: torch.device, pace: Pace, budget_s: float) -> tuple[float, float | None]:
     """Seconds for one message sent or received, and bytes per second on top; between two links of this process."""
     here, there = open_link(carrier, "here", "127.0.0.1"), open_link(carrier, "there", "127.0.0.1")
     try:
         here.adopt(1, {"there": there.address})
         there.adopt(1, {"here": here.address})
         deadline = time.monotonic() + budget_s
-        small = _seconds(here, there, device, _SMALL, deadline)
-        large = _seconds(here, there, device, _LARGE, deadline)
+        small = _seconds(here, there, device, pace, _SMALL, deadline)
+        large = _seconds(here, there, device, pace, _LARGE, deadline)
     except LinkError:
         return 0.0, None  # this carrier does not talk to itself: messages count as free
     finally:
@@ -36,24 +37,19 @@ def message_cost(carrier: str, device: torch.device, budget_s: float) -> tuple[f
     return small, 4 * (_LARGE - _SMALL) / more_s
 
 
-def _seconds(here: Link, there: Link, device: torch.device, floats: int, deadline: float) -> float:
+def _seconds(here: Link, there: Link, device: torch.device, pace: Pace, floats: int, deadline: float) -> float:
     """Of one message, the mean of sending and receiving it."""
     tensor = torch.zeros(floats, device=device)
     costs = []
     for round in range(_ROUNDS):
-        spent = 0.0
+        thread_s, process_s = time.thread_time(), time.process_time()
         for number in range(_BATCH):
-            started = time.thread_time()
             here.send("there", Tag("cost", round, number, floats), pack([tensor]), _TIMEOUT_S)
-            spent += time.thread_time() - started
-        here.send("there", Tag("last", round, 0, floats), [b""], _TIMEOUT_S)
-        there.receive("here", Tag("last", round, 0, floats), _TIMEOUT_S)  # by then all others are here
         for number in range(_BATCH):
-            started = time.thread_time()
             unpack(there.receive("here", Tag("cost", round, number, floats), _TIMEOUT_S), device)
-            spent += time.thread_time() - started
+        spent = (time.thread_time() - thread_s, time.process_time() - process_s)
         if round > 0:  # the first warms up
-            costs.append(spent / (2 * _BATCH))
+            costs.append(pace.message_s(*spent) / (2 * _BATCH))
         if time.monotonic() > deadline and costs:
             break
     return middle_mean(costs)
