@@ -28,7 +28,7 @@ def crowding(fleet: Fleet | None) -> str | None:
     if len(devices) < 2 or wanted < there:
         return None
     return (
-        f"the {len(devices)} emulated devices compute as much as {wanted:g} cores and this machine has {there}: "
+        f"{len(devices)} emulated devices need {wanted:g} cores and this machine has {there}: "
         "rounds take longer than on machines of their own"
     )
 
