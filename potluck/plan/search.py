@@ -21,8 +21,8 @@ from potluck.plan.cost import CostModel, Line, Shape
 from potluck.plan.fitting import fitting_plan, shortfall
 from potluck.plan.guide import Guess, Guide
 from potluck.plan.jury import Jury, Others
-from potluck.plan.nearby import other_depths, ranges, shifted_cuts
 from potluck.plan.sequences import Groups, all_sequences, neighbours, shuffled, starts, without
+from potluck.plan.shapes import Shapes
 from potluck.plan.tables import Tables
 from potluck.types import ModelFacts, Plan, Profile
 
@@ -112,6 +112,7 @@ class Search:
         self, cost: CostModel, seed: int, deadline: float, end: float = float("inf"), *, plain: bool = False
     ) -> None:
         self.cost, self.guide = cost, Guide(cost)
+        self.shapes = Shapes(cost, few=len(cost.tables.devices) <= EXHAUSTIVE_DEVICES, plain=plain)
         self._seed, self._deadline, self._end, self._plain = seed, deadline, end, plain
         self._devices = tuple(cost.tables.devices)
         self._few = len(self._devices) <= EXHAUSTIVE_DEVICES
@@ -248,9 +249,9 @@ class Search:
         if guesses[0].seconds > self._best_guess * _WORTH_A_LOOK and not self._few:
             return guesses[0].seconds * _WORTH_A_LOOK
         near = [g for g in guesses if g.seconds <= guesses[0].seconds * _WORTH_A_LOOK]
-        best = self._judge([s for g in near[: None if self._few else 2] for s in self._shapes(groups, g.cuts)])
+        best = self._judge([s for g in near[: None if self._few else 2] for s in self.shapes.of(groups, g.cuts)])
         if np.isinf(best):
-            best = self._judge([s for g in guesses for s in self._shapes(groups, g.cuts)])
+            best = self._judge([s for g in guesses for s in self.shapes.of(groups, g.cuts)])
         return best
 
     def _polish_near(self, seconds: float) -> float:
@@ -258,75 +259,9 @@ class Search:
         improved = True
         while improved and np.isfinite(seconds) and seconds <= self._best * _WORTH_POLISHING and not self._late():
             shape = next(shape for shape, (s, _) in reversed(self._pool.items()) if s == seconds)
-            better = self._judge(self._around(shape))
+            better = self._judge(self.shapes.around(shape))
             improved, seconds = better < seconds * 0.9999, min(seconds, better)
         return seconds
-
-    def _around(self, shape: Shape) -> Iterable[Shape]:
-        """Everything one step away; shifted cuts also with the depths that suit them."""
-        groups = tuple(devices for _, devices in shape.stages)
-        for ends in shifted_cuts([stop for (_, stop), _ in shape.stages]):
-            yield Shape(tuple(zip(ranges(ends), groups, strict=True)), shape.depths, shape.recompute)
-            yield from self._shapes(groups, ends)
-        yield from other_depths(shape, [self._most_deep(shape.stages, p) for p in range(len(groups))])
-
-    def _shapes(self, groups: Groups, cuts: Sequence[int]) -> Iterable[Shape]:
-        """The cuts with the depths that memory allows: deepest, shallowest; recomputing if nothing else fits."""
-        stages = tuple(zip(ranges(cuts), groups, strict=True))
-        shallow = Shape.of(stages, range(len(stages), 0, -1))
-        deep = self._deepest(stages, shallow.recompute)
-        if deep is None:
-            again = None if self._plain else self._recomputing(stages)
-            if again is not None:
-                yield from self._fitting(again)
-            return
-        yield from self._fitting(deep)
-        count = len(stages)
-        gentle = tuple(min(k, count - p + 1) for p, k in enumerate(deep.depths))  # one more than the shallowest
-        yield Shape(stages, gentle, deep.recompute)
-        if self._few:
-            yield shallow
-
-    def _fitting(self, shape: Shape) -> Iterable[Shape]:
-        """The shape, or if what waits between stages of so different depths does not fit, gentler ones."""
-        while self.cost.line(shape) is None:
-            count, depths = len(shape.depths), shape.depths
-            drops = [p for p in range(count - 1) if depths[p] > max(count - p, depths[p + 1])]
-            if not drops:
-                return
-            p = max(drops, key=lambda p: depths[p] - depths[p + 1])
-            shape = Shape(shape.stages, (*depths[:p], depths[p] - 1, *depths[p + 1 :]), shape.recompute)
-        yield shape
-
-    def _deepest(
-        self, stages: tuple[tuple[tuple[int, int], tuple[str, ...]], ...], again: tuple[bool, ...]
-    ) -> Shape | None:
-        """Every stage as deep as its memory allows, but less deep than the one before: equals starve each other."""
-        depths: list[int] = []
-        count = len(stages)
-        for p, (blocks, devices) in enumerate(stages):
-            most = min(self._most_deep(stages, p), depths[-1] - 1 if depths else self.cost.micro_batches + count)
-            fitting = [
-                k for k in range(most, count - p - 1, -1) if self.cost.stations.best(blocks, devices, k, again[p])
-            ]
-            if not fitting:
-                return None
-            depths.append(fitting[0])
-        return Shape(stages, tuple(depths), again)
-
-    def _most_deep(self, stages: Sequence[tuple[tuple[int, int], tuple[str, ...]]], p: int) -> int:
-        """Twice the stages to the end less one, and what keeps further members of groups by turns busy."""
-        usual = 2 * (len(stages) - p) - 1
-        more = sum(len(devices) - 1 for _, devices in stages[p:])
-        return usual if self._plain else max(usual, min(usual + more, self.cost.micro_batches))
-
-    def _recomputing(self, stages: tuple[tuple[tuple[int, int], tuple[str, ...]], ...]) -> Shape | None:
-        """Recomputation in just those stages that do not fit otherwise."""
-        count = len(stages)
-        again = tuple(
-            self.cost.stations.best(blocks, devices, count - p) is None for p, (blocks, devices) in enumerate(stages)
-        )
-        return self._deepest(stages, again) if any(again) else None
 
     def _judge(self, shapes: Iterable[Shape]) -> float:
         """Adds shapes that fit to the pool; returns the seconds of the best of them."""
@@ -366,7 +301,7 @@ class Search:
             ranked = ranked[: _POOL if self._few else 4]
             before = self._pool[ranked[0]][0] if ranked else 0.0
             for shape in ranked:
-                for near in _batched(self._around(shape), 32):
+                for near in _batched(self.shapes.around(shape), 32):
                     if time.monotonic() > self._end:
                         return
                     self._judge(near)
