@@ -153,10 +153,11 @@ class CostModel:
             swap = np.array([self._swap_s(line[a], line[b], size) for line in lines])
             finished[a] = finished[b] = np.maximum(finished[a], finished[b]) + swap
         feed = np.array([sum(s.feed_s for s in line) for line in lines])
-        total: Array = np.maximum(np.max(finished, axis=0) + self.profile.commit_s, feed)
+        alone = np.max(finished, axis=0) + self.profile.commit_s
+        total: Array = np.maximum(alone, feed)
         late = np.array([max(s.fed_after_s for s in line) for line in lines])
         for i in np.flatnonzero(late > total).tolist():
-            total[i] = max(total[i], (_waits_s(lines[i]) + total[i]) / ROUNDS_AHEAD)
+            total[i] = max(total[i], (_waits_s(lines[i]) + alone[i]) / ROUNDS_AHEAD)
         return total
 
     def _tied_pairs(self, line: Line) -> _Tied:
@@ -173,10 +174,11 @@ class CostModel:
         return tuple(sorted(sizes.items()))
 
     def _swap_s(self, a: Station, b: Station, size: int) -> float:
-        """One side's gradients go to whoever adds up, and the sum comes back."""
-        one, other = a.stage.group[0].device, b.stage.group[0].device
-        there = self.tables.transfer_s(one, other, size) + self.tables.latency_s(one, other)
-        return there + self.tables.transfer_s(other, one, size) + self.tables.latency_s(other, one)
+        """Gradients go to whoever adds up, the first of the earlier group, and the sum comes back to each."""
+        adder, others = a.stage.group[0].device, [m.device for m in b.stage.group]
+        there = max(self.tables.transfer_s(o, adder, size) + self.tables.latency_s(o, adder) for o in others)
+        back = sum(self.tables.transfer_s(adder, o, size) for o in others)
+        return there + back + max(self.tables.latency_s(adder, o) for o in others)
 
     def wire(self, a: Station, b: Station, row_bytes: int, *, back: bool) -> _Sent:
         """Occupancy and further latency of what is sent between two stages, by micro-batch or one for all."""

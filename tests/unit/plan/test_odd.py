@@ -129,3 +129,20 @@ def test_a_bound_is_found_for_a_model_that_takes_no_time() -> None:
     )  # fmt: skip
     profile = replace(odd.profile, devices=nothing, links=(), commit_s=0.0)
     assert lower_bound_s(CostModel(odd.facts, profile, odd.rows, odd.micro_batches)) == pytest.approx(0.0, abs=1e-8)
+
+
+def test_a_tied_weight_is_sent_to_every_member_of_a_group() -> None:
+    odd = odd_instance(377)
+    cost = CostModel(odd.facts, odd.profile, odd.rows, odd.micro_batches)
+    plan = plans(odd)["pipedream"]
+    assert len(plan.stages[1].group) > 1
+    by_cost = float(cost.seconds([cost.of_plan(plan)])[0])
+    assert by_cost == pytest.approx(simulate(plan, odd.facts, odd.profile).round_s, rel=0.1)
+
+
+def test_samples_that_take_long_to_send_are_not_counted_twice() -> None:
+    odd = odd_instance(194)
+    cost = CostModel(odd.facts, odd.profile, odd.rows, odd.micro_batches)
+    plan = plans(odd)["single"]
+    by_cost = float(cost.seconds([cost.of_plan(plan)])[0])
+    assert by_cost == pytest.approx(simulate(plan, odd.facts, odd.profile).round_s)
