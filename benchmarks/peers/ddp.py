@@ -27,6 +27,8 @@ def main(run: Run) -> None:
     inputs, labels = samples(case, run.batch, run.dtype)
     with joined(run.timeout_s) as place:
         first, count = share(place.rank, place.world_size, run.batch)
+        run.await_start()
+        watchdog.pat()
         micro_batch = fastest(Task(model, case.loss, inputs, labels), run.micro_batches, count, TRIAL_S)
         dist.barrier()  # those that chose sooner wait here, not in the first round
         task = Task(DistributedDataParallel(model), case.loss, inputs, labels)

@@ -98,6 +98,8 @@ def main(run: Run, kind: str) -> None:
     with joined(run.timeout_s) as place:
         stage = make_stage(run, place)
         inputs, labels = samples(stage.case, run.batch, run.dtype)
+        run.await_start()
+        watchdog.pat()
         micro_batch = fastest(stage, kind, run, inputs[: run.batch], labels[: run.batch])
         schedule = stage.schedule(kind, run.batch, micro_batch)
         optimizer = sgd(stage.module)

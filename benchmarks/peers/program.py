@@ -22,6 +22,7 @@ from benchmarks.workloads import BATCH, WORKLOADS
 
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
 FAILED, STUCK = 1, 3
+LOOK_S = 0.02
 
 
 @dataclass(frozen=True)
@@ -37,6 +38,20 @@ class Run:
     weights: Path | None  # where to write the parameters at the end
     dtype: torch.dtype
     timeout_s: float
+    ready_file: Path | None = None  # made when all is ready to start
+    start_file: Path | None = None  # training starts when it is there
+
+    def await_start(self) -> None:
+        """Says that this process is ready, and waits for the word to start."""
+        if self.ready_file is not None:
+            self.ready_file.touch()
+        deadline = time.monotonic() + self.timeout_s
+        while self.start_file is not None and not self.start_file.exists():
+            if time.monotonic() > deadline:
+                raise TimeoutError(
+                    f"{self.start_file} did not appear in {self.timeout_s:.0f} s; make it when all are ready"
+                )
+            time.sleep(LOOK_S)
 
     @property
     def total(self) -> int:
@@ -122,10 +137,13 @@ def run_options(default_micro_batches: str) -> Callable[[Callable[..., None]], C
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
         def with_run(
             model: str, batch: int, rounds: int, warm_up: int, micro_batches: str, out: Path | None,
-            weights: Path | None, dtype: str, timeout_s: float, **more: Any,
+            weights: Path | None, dtype: str, timeout_s: float, ready_file: Path | None, start_file: Path | None,
+            **more: Any,
         ) -> None:  # fmt: skip
             sizes = tuple(int(word) for word in micro_batches.split(","))
-            run = Run(model, batch, rounds, warm_up, sizes, out, weights, DTYPES[dtype], timeout_s)
+            run = Run(
+                model, batch, rounds, warm_up, sizes, out, weights, DTYPES[dtype], timeout_s, ready_file, start_file
+            )
             torch.set_num_threads(1)
             try:
                 command(run, **more)
@@ -152,6 +170,8 @@ def _options(micro_batches: str) -> list[Callable[[Any], Any]]:
         click.option("--out", type=path, help="File for the outcome, one JSON object; stdout if not given."),
         click.option("--weights", type=path, help="File for this rank's parameters at the end (safetensors)."),
         click.option("--dtype", type=click.Choice(list(DTYPES)), default="float32", show_default=True),
+        click.option("--ready-file", type=path, help="Made when this process is ready to start."),
+        click.option("--start-file", type=path, help="Training starts when this file exists."),
         click.option("--timeout-s", default=300.0, show_default=True, help="Longest wait for anything."),
     ]
 

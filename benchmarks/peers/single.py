@@ -12,7 +12,6 @@ import itertools
 import statistics
 import time
 from collections.abc import Iterator
-from pathlib import Path
 
 import click
 
@@ -20,16 +19,12 @@ from benchmarks.peers.accumulate import Task, fastest, pieces
 from benchmarks.peers.program import Outcome, Run, Watchdog, finish, run_options
 from benchmarks.workloads import BATCHES, plain, samples, sgd
 
-LOOK_S = 0.02
-
 
 @click.command()
 @run_options("8,24,60,120")
 @click.option("--seconds", default=20.0, show_default=True, help="How long to train.")
 @click.option("--trial-s", default=2.0, show_default=True, help="How long to try each size of micro-batch.")
-@click.option("--ready-file", type=click.Path(path_type=Path), help="Made when it is ready to start.")
-@click.option("--start-file", type=click.Path(path_type=Path), help="It starts when this file exists.")
-def main(run: Run, seconds: float, trial_s: float, ready_file: Path | None, start_file: Path | None) -> None:
+def main(run: Run, seconds: float, trial_s: float) -> None:
     """Train on one device for a while, or, with --seconds 0, for --rounds."""
     watchdog = Watchdog(run.timeout_s + seconds)
     case = plain(run.model)
@@ -37,20 +32,9 @@ def main(run: Run, seconds: float, trial_s: float, ready_file: Path | None, star
     task = Task(case.make_model().to(run.dtype), case.loss, inputs, labels)
     micro_batch = fastest(task, run.micro_batches, run.batch, trial_s)
     watchdog.pat()
-    if ready_file is not None:
-        ready_file.touch()
-    if start_file is not None:
-        _wait(start_file, run.timeout_s)
-        watchdog.pat()
+    run.await_start()
+    watchdog.pat()
     finish(run, _train(run, task, micro_batch, seconds), dict(task.model.named_parameters()))
-
-
-def _wait(start_file: Path, timeout_s: float) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not start_file.exists():
-        if time.monotonic() > deadline:
-            raise TimeoutError(f"{start_file} did not appear in {timeout_s:.0f} s; make it when all are ready")
-        time.sleep(LOOK_S)
 
 
 def _train(run: Run, task: Task, micro_batch: int, seconds: float) -> Outcome:

@@ -14,6 +14,7 @@ import os
 import platform
 import tempfile
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +39,7 @@ def chosen(bench: Bench, only: tuple[str, ...], repeats: int | None) -> Bench:
         pairs = [word.partition(":") for word in only if ":" in word]
         cells = tuple(Cell(fleet, model) for fleet, _, model in pairs)
         cells += tuple(c for c in bench.cells if c.fleet in only)
-    return Bench(cells, bench.planners, bench.peers, repeats or bench.repeats, bench.seconds)
+    return replace(bench, cells=cells, repeats=repeats or bench.repeats)
 
 
 @click.command()

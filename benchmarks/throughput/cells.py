@@ -13,7 +13,7 @@ DDP, ONE_F_ONE_B, GPIPE = "ddp", "pipelining-1f1b", "pipelining-gpipe"
 PEERS = (DDP, ONE_F_ONE_B, GPIPE)
 HYBRID = ("pipedream", "dapple", "hetpipe")
 PLANNERS = ("single", "data-parallel", "gpipe", "1f1b", "eddl", "ftpipehd", *HYBRID, "asteroid")
-MICRO_BATCHES = (6, 8, 10, 12, 16, 20, 24, 30)  # sizes that every planner may choose from
+MICRO_BATCHES = (8, 12, 16, 24, 30, 40, 60)  # sizes that every planner may choose from
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,9 @@ class Bench:
     planners: tuple[str, ...]  # beside ours, on our runtime
     peers: tuple[str, ...]
     repeats: int
-    seconds: float  # each measurement aims at
+    seconds: float  # each measurement of a plan aims at
+    peer_rounds: int
+    pipelining_sizes: tuple[int, ...]  # of micro-batches to choose from, by trying them
 
 
 QUICK = Bench(
@@ -52,6 +54,8 @@ QUICK = Bench(
     peers=(DDP, ONE_F_ONE_B),
     repeats=1,
     seconds=12.0,
+    peer_rounds=2,
+    pipelining_sizes=(16,),
 )
 _FLEETS = ("lab-1000", "lab-100", "nanos-1000", "nanos-100", "tenfold-1000", "tenfold-100", "rooms")
 FULL = Bench(
@@ -60,6 +64,8 @@ FULL = Bench(
     peers=PEERS,
     repeats=3,
     seconds=12.0,
+    peer_rounds=3,
+    pipelining_sizes=(8, 16, 24, 40),
 )
 
 

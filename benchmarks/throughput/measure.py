@@ -13,14 +13,12 @@ from typing import Any
 
 from benchmarks.testbed import Testbed
 from benchmarks.testbed.topology import topology
-from benchmarks.throughput.cells import OURS, Bench, Cell
-from benchmarks.throughput.others import ideal, peer
+from benchmarks.throughput.cells import DDP, OURS, Bench, Cell
+from benchmarks.throughput.others import best_micro_batch, ideal, peer
 from benchmarks.throughput.session import Ours
 from potluck.fleet_file import read_fleet
 
-PEER_TIMEOUT_S = 400.0
 OURS_TIMEOUT_S = 1800.0
-PEER_ROUNDS = (2, 6)
 
 
 @dataclass
@@ -81,15 +79,15 @@ def _alike(cells: Iterable[Cell]) -> Iterator[list[Cell]]:
 
 def _measure(bench: Bench, cells: list[Cell], results: dict[Cell, Result], logs: Path) -> None:
     with Testbed(cells[0].fleet_file) as bed:
-        together = ideal(bed, cells[0])
-        say(f"{cells[0].model} ideal: {sum(together.values()):.1f} samples/s")
+        micro_batch = best_micro_batch(cells[0])
+        together = ideal(bed, cells[0], micro_batch)
+        say(f"{cells[0].model} ideal: {together:.1f} samples/s, micro-batches of {micro_batch}")
         for cell in cells:
-            results[cell].ideal.append(sum(together.values()))
+            results[cell].ideal.append(together)
             _set_lines(bed, cell)
             for system in bench.peers:
-                guess = results[cell].rate(system)
-                rounds = PEER_ROUNDS[0] if guess is None else round(bench.seconds * guess / cell.batch)
-                measured = peer(bed, cell, system, min(max(rounds, PEER_ROUNDS[0]), PEER_ROUNDS[1]), PEER_TIMEOUT_S)
+                sizes = [micro_batch] if system == DDP else bench.pipelining_sizes
+                measured = peer(bed, cell, system, sizes, bench.peer_rounds)
                 results[cell].add(system, measured.samples_per_s, measured.error)
         _measure_ours(bench, bed, cells, results, logs)
         for cell in cells:

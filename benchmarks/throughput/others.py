@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,8 +20,9 @@ from benchmarks.throughput.cells import DDP, Cell
 
 PORT = 29500
 LOOK_S = 0.1
-READY_S = 240.0  # torch alone takes 17 s to start on an eighth of a core
+TIMEOUT_S = 400.0  # longest wait for anything
 IDEAL_S = 20.0
+SIZES = (8, 16, 24, 40, 60, 120)
 
 
 @dataclass(frozen=True)
@@ -30,80 +33,100 @@ class Measured:
     error: str | None = None
 
 
-def peer(bed: Testbed, cell: Cell, system: str, rounds: int, timeout_s: float) -> Measured:
+def peer(bed: Testbed, cell: Cell, system: str, micro_batches: Sequence[int], rounds: int) -> Measured:
     """Trains the cell with a peer system on all devices."""
     if system == DDP:
         program = ["benchmarks.peers.ddp"]
     else:
         program = ["benchmarks.peers.pipelining", "--schedule", system.removeprefix("pipelining-")]
-    first = bed.address(bed.devices[0])
-    with tempfile.TemporaryDirectory() as folder:
-        arguments = [
-            *program, "--model", cell.model, "--batch", str(cell.batch), "--rounds", str(rounds), "--warm-up", "1",
-            "--timeout-s", str(timeout_s),
-        ]  # fmt: skip
-        place = {"WORLD_SIZE": str(len(bed.devices)), "MASTER_ADDR": first, "MASTER_PORT": str(PORT)}
-        ranks = {
-            device: _start(bed, device, arguments, Path(folder), {**place, "RANK": str(rank)})
-            for rank, device in enumerate(bed.devices)
-        }
-        error = _wait(ranks, Path(folder), READY_S + timeout_s)
-        if error is not None:
-            return Measured(None, f"out of memory: {error}" if sum(map(bed.oom_kills, bed.devices)) else error)
-        return Measured(_outcome(Path(folder), bed.devices[0]))
+    program += ["--rounds", str(rounds), "--warm-up", "1"]
+    place = {
+        "WORLD_SIZE": str(len(bed.devices)), "MASTER_ADDR": bed.address(bed.devices[0]), "MASTER_PORT": str(PORT)
+    }  # fmt: skip
+    places = {device: {**place, "RANK": str(rank)} for rank, device in enumerate(bed.devices)}
+    try:
+        rates = _train(bed, cell, program, micro_batches, places)
+    except RuntimeError as error:
+        return Measured(None, f"out of memory: {error}" if sum(map(bed.oom_kills, bed.devices)) else str(error))
+    return Measured(rates[bed.devices[0]])
 
 
-def ideal(bed: Testbed, cell: Cell, seconds: float = IDEAL_S) -> dict[str, float]:
-    """Samples per second of a plain trainer in each device, all at once, each at its fastest micro-batch."""
-    with tempfile.TemporaryDirectory() as name:
+def ideal(bed: Testbed, cell: Cell, micro_batch: int, seconds: float = IDEAL_S) -> float:
+    """Samples per second of plain trainers, one in each device, all at once."""
+    program = ["benchmarks.peers.single", "--seconds", str(seconds)]
+    return sum(_train(bed, cell, program, [micro_batch], {device: {} for device in bed.devices}).values())
+
+
+def best_micro_batch(cell: Cell) -> int:
+    """The micro-batch at which a plain trainer is fastest, on a whole core: all devices have the same kind of core."""
+    sizes = ",".join(str(size) for size in SIZES if cell.batch % size == 0)
+    program = ["benchmarks.peers.single", "--model", cell.model, "--batch", str(cell.batch), "--seconds", "1"]
+    command = [sys.executable, "-W", "ignore", "-m", *program, "--micro-batches", sizes]
+    done = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=TIMEOUT_S, check=True)
+    return int(json.loads(done.stdout.splitlines()[-1])["micro_batch"])
+
+
+def _train(
+    bed: Testbed, cell: Cell, program: Sequence[str], micro_batches: Sequence[int],
+    places: Mapping[str, Mapping[str, str]],
+) -> dict[str, float]:  # fmt: skip
+    """Samples per second that each device tells of. They start without a quota, as torch alone takes long to load."""
+    arguments = [
+        *program, "--model", cell.model, "--batch", str(cell.batch), "--timeout-s", str(TIMEOUT_S), "--micro-batches",
+        ",".join(map(str, micro_batches)),
+    ]  # fmt: skip
+    with tempfile.TemporaryDirectory() as name, unhurried(bed) as hurry:
         folder = Path(name)
-        start = folder / "start"
-        arguments = [
-            "benchmarks.peers.single", "--model", cell.model, "--batch", str(cell.batch), "--seconds", str(seconds),
-            "--start-file", str(start), "--timeout-s", str(READY_S),
-        ]  # fmt: skip
-        trainers = {
-            device: _start(bed, device, [*arguments, "--ready-file", str(folder / f"{device}.ready")], folder, {})
-            for device in bed.devices
-        }
-        deadline = time.monotonic() + READY_S
-        while not all((folder / f"{device}.ready").exists() for device in bed.devices):
-            if time.monotonic() > deadline or any(t.poll() for t in trainers.values()):
-                raise TimeoutError(f"the plain trainers did not get ready: {_last_words(folder)}")
-            time.sleep(LOOK_S)
-        start.touch()
-        error = _wait(trainers, folder, seconds + READY_S)
-        if error is not None:
-            raise RuntimeError(f"a plain trainer failed: {error}")
-        return {device: _outcome(folder, device) for device in bed.devices}
+        processes = {d: _start(bed, d, arguments, folder, place) for d, place in places.items()}
+        try:
+            _until(lambda: all((folder / f"{d}.ready").exists() for d in processes), processes, folder)
+            hurry()
+            (folder / "start").touch()
+            _until(lambda: all(p.poll() == 0 for p in processes.values()), processes, folder)
+        finally:
+            for process in processes.values():
+                if process.poll() is None:
+                    os.killpg(process.pid, signal.SIGKILL)
+                process.wait(10)
+        return {device: _outcome(folder, device) for device in processes}
+
+
+@contextlib.contextmanager
+def unhurried(bed: Testbed) -> Iterator[Callable[[], None]]:
+    """Devices without a quota, until what is given back is called, or the context ends."""
+
+    def hurry() -> None:
+        for device in bed.fleet.devices:
+            bed.set_quota(device.name, device.speed)
+
+    for device in bed.devices:
+        bed.set_quota(device, None)
+    try:
+        yield hurry
+    finally:
+        hurry()
 
 
 def _start(
     bed: Testbed, device: str, arguments: Sequence[str], folder: Path, place: Mapping[str, str]
 ) -> subprocess.Popen[bytes]:
-    command = [sys.executable, "-W", "ignore", "-m", *arguments, "--out", str(folder / f"{device}.json")]
+    files = ["--out", f"{device}.json", "--ready-file", f"{device}.ready", "--start-file", "start"]
+    paths = [str(folder / word) if not word.startswith("--") else word for word in files]
+    command = [sys.executable, "-W", "ignore", "-m", *arguments, *paths]
     with (folder / f"{device}.log").open("ab") as log:
-        env = {**environment(), **place, "TP_SOCKET_IFNAME": "eth0", "GLOO_SOCKET_IFNAME": "eth0"}
+        env = {**environment(), **place, "GLOO_SOCKET_IFNAME": "eth0"}
         return bed.start(device, command, env=env, stdout=log, stderr=subprocess.STDOUT)
 
 
-def _wait(processes: Mapping[str, subprocess.Popen[bytes]], folder: Path, timeout_s: float) -> str | None:
-    """None once all have ended well; else why not, and all are ended."""
-    deadline = time.monotonic() + timeout_s
-    failed = None
-    while failed is None and any(p.poll() is None for p in processes.values()):
+def _until(condition: Callable[[], bool], processes: Mapping[str, subprocess.Popen[bytes]], folder: Path) -> None:
+    """Waits for the condition; a RuntimeError if a process fails before, or time is up."""
+    deadline = time.monotonic() + TIMEOUT_S
+    while not condition():
+        if any(p.poll() for p in processes.values()):
+            raise RuntimeError(_last_words(folder))
         if time.monotonic() > deadline:
-            failed = f"out of time after {timeout_s:.0f} s"
-        elif any(p.poll() for p in processes.values()):
-            failed = _last_words(folder)
+            raise RuntimeError(f"out of time after {TIMEOUT_S:.0f} s")
         time.sleep(LOOK_S)
-    if failed is None and any(p.returncode for p in processes.values()):
-        failed = _last_words(folder)
-    for process in processes.values():
-        if process.poll() is None:
-            os.killpg(process.pid, 9)
-            process.wait(10)
-    return failed
 
 
 def _last_words(folder: Path) -> str:

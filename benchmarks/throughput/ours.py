@@ -35,7 +35,7 @@ from potluck.runtime.profiling import ProfileSettings, profile_fleet
 from potluck.runtime.train import run_on
 from potluck.types import Plan, Profile, RoundRecord
 
-PROFILED_ROWS = 16  # the profile also has half, a quarter and twice as many
+PROFILED_ROWS = 24  # the profile also has half, a quarter and twice as many
 FEWEST, MOST = 3, 16  # rounds of a measurement
 PLAN_S = 8.0
 

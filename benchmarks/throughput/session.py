@@ -17,6 +17,7 @@ from typing import Any
 from benchmarks.testbed import Testbed, coordinator_address, join_all
 from benchmarks.testbed.agents import environment
 from benchmarks.throughput.cells import Cell
+from benchmarks.throughput.others import unhurried
 from potluck.types import COORDINATOR
 
 START_S = 240.0
@@ -39,8 +40,9 @@ class Ours:
                 COORDINATOR, command, env=environment(), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log
             )
         threading.Thread(target=self._listen, daemon=True).start()
-        self._agents = join_all(self._bed, logs=self._logs)
-        self._read(START_S)
+        with unhurried(self._bed):
+            self._agents = join_all(self._bed, logs=self._logs)
+            self._read(START_S)
         return self
 
     def __exit__(
