@@ -11,7 +11,6 @@ an idle one's, over what was planned.
 from __future__ import annotations
 
 import json
-import sys
 import time
 from collections.abc import Sequence
 from concurrent.futures import Executor, ProcessPoolExecutor
@@ -24,7 +23,7 @@ import numpy as np
 
 from benchmarks.exhaustive import all_that_fit, best_of_all
 from benchmarks.planner_instances import instance
-from benchmarks.predictions import memory_ratios, prediction_errors
+from benchmarks.predictions import memory_ratios, prediction_errors, say
 from potluck.errors import PlanError
 from potluck.plan.baselines import PLANNERS
 from potluck.plan.bound import lower_bound_s
@@ -38,11 +37,6 @@ from potluck.types import ModelFacts, Plan, Profile
 ROWS, MICRO_BATCHES = 8, 8
 PARTS = ("gaps", "speeds", "memory", "predict")
 LARGE = {"plan_s_40x8": (8, 40, 1.6), "plan_s_64x16": (16, 64, 8.0), "plan_s_64x100": (100, 64, 20.0)}  # and seconds
-
-
-def say(text: str) -> None:
-    """Progress, apart from the result."""
-    print(text, file=sys.stderr, flush=True)
 
 
 def violations(plan: Plan, facts: ModelFacts, profile: Profile) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import sys
 import tempfile
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -59,6 +60,11 @@ FULL = tuple(
         ("gpt_10m", (0.5, 0.3, 0.2), 12.5e6),
     )
 )
+
+
+def say(text: str) -> None:
+    """Progress, apart from the result."""
+    print(f"{time.strftime('%H:%M:%S')} {text}", file=sys.stderr, flush=True)
 
 
 def plan_by(planner: str, prepared: PreparedJob, profile: Profile) -> Plan | None:
@@ -123,7 +129,7 @@ def _measure(setting: Setting) -> dict[str, tuple[float, float]]:
                 assert round_s is not None, "too few rounds"
                 measured.setdefault(planner, []).append(round_s)
                 words = f"predicted {predicted[planner][-1]:.3f} s, measured {round_s:.3f} s"
-                print(f"{setting.model} {setting.speeds} {planner}: {words}", file=sys.stderr, flush=True)
+                say(f"{setting.model} {setting.speeds} {planner}: {words}")
     return {planner: (float(np.mean(predicted[planner])), float(np.mean(measured[planner]))) for planner in plans}
 
 
@@ -151,7 +157,7 @@ def memory_ratios() -> dict[str, Any]:
                 cells.append({"model": setting.model, "planner": planner, "device": device, "measured_bytes": peak,
                               "planned_bytes": planned[device].total})  # fmt: skip
                 words = f"{peak / 1e6:.0f} MB, planned {planned[device].total / 1e6:.0f} MB"
-                print(f"{setting.model} {planner} {device}: {words}", file=sys.stderr, flush=True)
+                say(f"{setting.model} {planner} {device}: {words}")
     return {"memory_ratio_min": min(ratios), "memory_ratio_max": max(ratios), "memory_cells": cells}
 
 

@@ -83,7 +83,7 @@ class Surveyor:
         programs = decode(self._client.fetch(order.program, welcome.timeout_s))
         samples = load(self._client.fetch(order.samples, welcome.timeout_s))
         carvers = (Carver(programs.train), Carver(programs.eval))
-        pace = Pace()
+        pace = Pace(self._spec.speed)
         alone = self._device.type == "cpu" and self._spec.threads == 1  # else other threads compute too, or a GPU does
         rig = Rig(
             programs, carvers, order.optimizer, samples, self._device, self._spec.speed, pace if alone else None

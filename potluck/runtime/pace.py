@@ -6,32 +6,43 @@ when there is more of it. Its CPU time does not vary so; what that means in seco
 
 from __future__ import annotations
 
+import statistics
 import time
+from collections import deque
 
-_FIRST_S = 0.25  # many periods of a quota
-_OFTEN = 1000  # loops between two looks at the clock
+from potluck.runtime.throttle import Throttle
+
+_FIRST = 3  # windows to start from
+_WINDOW_S = 0.1  # many periods of a quota
+_WINDOWS = 41
+_PIECE_S = 0.01  # an emulated device rests after that long
 
 
 class Pace:
-    """Seconds that went by, and CPU seconds of this thread in them, while it had work all the time."""
+    """Seconds that went by for each CPU second of this thread, while it had work all the time: the usual of late."""
 
-    def __init__(self, first_s: float = _FIRST_S) -> None:
-        self._wall_s = self._cpu_s = 0.0
-        began, cpu = time.perf_counter(), time.thread_time()
-        while time.perf_counter() - began < first_s:
-            for _ in range(_OFTEN):
-                pass
-        self.add(time.perf_counter() - began, time.thread_time() - cpu)
+    def __init__(self, speed: float = 1.0, first: int = _FIRST) -> None:
+        self._wall_s = self._cpu_s = 0.0  # of the window that is open
+        self._ratios: deque[float] = deque(maxlen=_WINDOWS)
+        while len(self._ratios) < first:
+            with Throttle(speed):
+                began, cpu = time.perf_counter(), time.thread_time()
+                while time.perf_counter() - began < _PIECE_S:
+                    pass
+                self.add(time.perf_counter() - began, time.thread_time() - cpu)
 
     def add(self, wall_s: float, cpu_s: float) -> None:
         """More work was done."""
         self._wall_s += wall_s
         self._cpu_s += cpu_s
+        if self._wall_s >= _WINDOW_S:
+            self._ratios.append(max(1.0, self._wall_s / self._cpu_s) if self._cpu_s > 0 else 1.0)
+            self._wall_s = self._cpu_s = 0.0
 
     @property
     def stretch(self) -> float:
-        """Seconds for each CPU second."""
-        return max(1.0, self._wall_s / self._cpu_s) if self._cpu_s > 0 else 1.0
+        """Seconds for each CPU second. The median: whoever else used the core for a moment does not count."""
+        return statistics.median(self._ratios) if self._ratios else 1.0
 
     def message_s(self, thread_s: float, process_s: float) -> float:
         """Seconds a message takes from computing, given CPU seconds of the thread that computes and of all threads.
