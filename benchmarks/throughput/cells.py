@@ -13,7 +13,7 @@ DDP, ONE_F_ONE_B, GPIPE = "ddp", "pipelining-1f1b", "pipelining-gpipe"
 PEERS = (DDP, ONE_F_ONE_B, GPIPE)
 HYBRID = ("pipedream", "dapple", "hetpipe")
 PLANNERS = ("single", "data-parallel", "gpipe", "1f1b", "eddl", "ftpipehd", *HYBRID, "asteroid")
-MICRO_BATCHES = (8, 12, 16, 24, 30, 40, 60)  # sizes that every planner may choose from
+MICRO_BATCHES = (8, 12, 16, 24, 30, 40, 60, 80, 120, 240)  # sizes that every planner may choose from
 
 
 @dataclass(frozen=True)

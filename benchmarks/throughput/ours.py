@@ -13,7 +13,7 @@ import tempfile
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import click
 import torch
@@ -25,6 +25,7 @@ from potluck.metrics.folds import rounds
 from potluck.metrics.records import RECORDS, read
 from potluck.plan.baselines import PLANNERS
 from potluck.plan.events import simulate
+from potluck.plan.groups import shareable
 from potluck.plan.memory import peak_bytes
 from potluck.plan.search import find_plan
 from potluck.plan.tables import Tables
@@ -37,7 +38,7 @@ from potluck.types import Plan, Profile, RoundRecord
 
 PROFILED_ROWS = 24  # the profile also has half, a quarter and twice as many
 FEWEST, MOST = 3, 16  # rounds of a measurement
-PLAN_S = 8.0
+PLAN_S = 12.0
 
 
 @dataclass(frozen=True)
@@ -50,6 +51,7 @@ class Request:
     repeats: int
     seconds: float
     profile_s: float = 15.0
+    batchnorm: Literal["refuse", "local"] = "local"  # as in DDP: each device normalises its own rows
 
 
 @dataclass
@@ -71,7 +73,8 @@ class Cell:
 
     def __init__(self, live: LiveFleet, request: Request) -> None:
         self._live, self._request = live, request
-        self._prepared = prepare_job(workload(request.model, 1, request.batch, PROFILED_ROWS).job)
+        job = replace(workload(request.model, 1, request.batch, PROFILED_ROWS).job, batchnorm=request.batchnorm)
+        self._prepared = prepare_job(job)
         self._profile = profile_fleet(live, self._prepared, ProfileSettings(seconds=request.profile_s, timeout_s=300))
         self._tables = Tables(self._profile)
 
@@ -128,13 +131,14 @@ def _spent(found: Sequence[RoundRecord]) -> dict[str, dict[str, float]]:
 def best_plan(planner: str, prepared: PreparedJob, profile: Profile) -> tuple[Plan, float]:
     """A planner's plan at the micro-batch size that suits it best, and seconds of its round by the simulation."""
     sizes = micro_batches(prepared.job.batch_size)
+    facts = shareable(prepared.facts, prepared.job.batchnorm)
     if planner == OURS:
-        found = find_plan(prepared.facts, profile, sizes, seconds=PLAN_S)
+        found = find_plan(facts, profile, sizes, seconds=PLAN_S)
         return found.plan, found.round_s
     plans, why = [], None
     for size in sizes:
         try:
-            plan = PLANNERS[planner](prepared.facts, profile, *size)
+            plan = PLANNERS[planner](facts, profile, *size)
         except PotluckError as error:
             why = error
             continue

@@ -72,7 +72,7 @@ class _Bound:
         self.alone = {d: _differences(t.forward(cost.rows) + t.backward(cost.rows)) for d, t in devices}
         self.alone_forward = {d: _differences(t.forward(cost.rows)) for d, t in devices}
         self.update = {d: _differences(t.update) for d, t in devices}
-        whole = [b.coupled and not cost.stations.coupled_samples for b in cost.facts.blocks]
+        whole = [b.coupled for b in cost.facts.blocks]
         self.whole = _differences(_sums(whole)) > 0  # where micro-batches cannot be cut
         self.size = _differences(_sums([b.trainable_bytes for b in cost.facts.blocks]))
         self.possible = np.tri(self.blocks + 1, k=-1, dtype=bool).T

@@ -49,12 +49,12 @@ class CostModel:
 
     def __init__(
         self, facts: ModelFacts, profile: Profile, micro_batch_size: int, micro_batches: int,
-        *, coupled_samples: bool = False, tables: Tables | None = None,
+        *, tables: Tables | None = None,
     ) -> None:  # fmt: skip
         self.facts, self.profile = facts, profile
         self.rows, self.micro_batches = micro_batch_size, micro_batches
         self.tables = tables or Tables(profile)
-        self.stations = Stations(facts, self.tables, micro_batch_size, micro_batches, coupled_samples=coupled_samples)
+        self.stations = Stations(facts, self.tables, micro_batch_size, micro_batches)
         self._wires: dict[tuple[int, int, int, bool], _Sent] = {}
 
     def line(self, shape: Shape) -> Line | None:

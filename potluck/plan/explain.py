@@ -8,6 +8,7 @@ from msgspec.structs import replace
 
 from potluck.plan.cost import CostModel
 from potluck.plan.events import Simulated, simulate
+from potluck.plan.groups import uncoupled
 from potluck.plan.memory import peak_bytes
 from potluck.plan.messages import Messages, Parcel
 from potluck.plan.tables import Tables
@@ -24,9 +25,7 @@ class Explainer:
     def __init__(self, plan: Plan, facts: ModelFacts, profile: Profile, simulated: Simulated) -> None:
         self.plan, self.facts, self.profile, self.simulated = plan, facts, profile, simulated
         self.tables = Tables(profile)
-        self.cost = CostModel(
-            facts, profile, plan.micro_batch_size, plan.micro_batches, coupled_samples=True, tables=self.tables
-        )
+        self.cost = CostModel(uncoupled(facts), profile, plan.micro_batch_size, plan.micro_batches, tables=self.tables)
         self._cost_s = self._seconds(plan)
 
     def bottleneck(self) -> str:

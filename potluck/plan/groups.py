@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Literal
+
+from msgspec.structs import replace
 
 from potluck.types import Block, Member, ModelFacts, Plan, Sharing, Stage
 
@@ -43,6 +46,16 @@ def most_members(blocks: Sequence[Block], rows: int, micro_batches: int, sharing
     if sharing == "turns":
         return micro_batches
     return 1 if any(b.coupled for b in blocks) else max(1, rows // 2)
+
+
+def uncoupled(facts: ModelFacts) -> ModelFacts:
+    """The model for planners that may cut micro-batches of coupled blocks: BatchNorm then sees each part by itself."""
+    return replace(facts, blocks=tuple(replace(block, coupled=False) for block in facts.blocks))
+
+
+def shareable(facts: ModelFacts, batchnorm: Literal["refuse", "local"]) -> ModelFacts:
+    """The model as planners may share it: where the job allows local BatchNorm, by samples throughout."""
+    return uncoupled(facts) if batchnorm == "local" else facts
 
 
 def stage_by(

@@ -67,7 +67,7 @@ class Guide:
         )
         exclusive = _prefix([float(b.exclusive) for b in cost.facts.blocks])
         self._shareable = _differences(exclusive) == 0
-        whole = _prefix([float(b.coupled and not cost.stations.coupled_samples) for b in cost.facts.blocks])
+        whole = _prefix([float(b.coupled) for b in cost.facts.blocks])
         self._cuttable = self._shareable & (_differences(whole) == 0)
         self._possible = np.tri(self.blocks + 1, k=-1, dtype=bool).T
 

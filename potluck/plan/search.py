@@ -53,9 +53,8 @@ class Found:
 
 
 def find_plan(
-    facts: ModelFacts, profile: Profile, sizes: Sequence[tuple[int, int]], *, seconds: float = 5.0, seed: int = 0,
-    coupled_samples: bool = False,
-) -> Found:  # fmt: skip
+    facts: ModelFacts, profile: Profile, sizes: Sequence[tuple[int, int]], *, seconds: float = 5.0, seed: int = 0
+) -> Found:
     """The best plan found in the time given, with as few devices as come within 2 % of it.
 
     `sizes` are the micro-batch sizes and counts to choose from. Plans of the simple planners that fit are candidates
@@ -65,7 +64,7 @@ def find_plan(
     tables = Tables(profile)
     searches = [
         Search(
-            CostModel(facts, profile, rows, count, coupled_samples=coupled_samples, tables=tables), seed,
+            CostModel(facts, profile, rows, count, tables=tables), seed,
             deadline=began + seconds * _SEARCHING * (i + 1) / len(sizes),
             end=began + seconds * _POLISHING * (i + 1) / len(sizes),
         )

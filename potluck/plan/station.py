@@ -59,12 +59,9 @@ class Station:
 class Stations:
     """Makes stations for one model, one profile and one micro-batch size; every answer is kept."""
 
-    def __init__(
-        self, facts: ModelFacts, tables: Tables, micro_batch_size: int, micro_batches: int, *, coupled_samples: bool
-    ) -> None:
+    def __init__(self, facts: ModelFacts, tables: Tables, micro_batch_size: int, micro_batches: int) -> None:
         self.facts, self.tables = facts, tables
         self.rows, self.micro_batches = micro_batch_size, micro_batches
-        self.coupled_samples = coupled_samples
         self.edges = Edges(facts)
         self.cuts = [*self.edges.at_cuts(), (0, 0)]
         self._crews: dict[tuple[tuple[Member, ...], Sharing], int] = {}
@@ -92,7 +89,7 @@ class Stations:
             return ("turns",)
         if any(b.exclusive for b in held):
             return ()
-        if any(b.coupled for b in held) and not self.coupled_samples:
+        if any(b.coupled for b in held):
             return ("turns",)
         return ("turns", "samples")
 

@@ -18,7 +18,7 @@ from potluck.runtime.running_buffers import Statistic
 from potluck.types import Plan
 from potluck.wire.link import Tag
 
-_LARGE_BYTES = 1 << 16  # from here on a gradient travels as it is; smaller ones end to end in one piece
+_LARGE_BYTES = 1 << 19  # from here on a gradient travels as it is; smaller ones end to end in one piece
 
 
 @dataclass(frozen=True)
@@ -63,15 +63,16 @@ def reduce_gradients(site: Site, sums: Sums, round: int, meanwhile: Callable[[],
     theirs = {peer: [n for n in mine if sums.adder[n] == peer] for peer in peers}
     ours = {peer: [n for n, h in mine.items() if sums.adder[n] == site.me and peer in h] for peer in peers}
     for peer in peers:
-        _send(site, peer, Tag("reduce", round), [gradients[n] for n in theirs[peer]])
+        _send(site, [peer], Tag("reduce", round), [gradients[n] for n in theirs[peer]])
     parts = {peer: _receive(site, peer, Tag("reduce", round), ours[peer]) for peer in peers}
     parts[site.me] = gradients
     summed: dict[str, torch.Tensor | None] = {}
     for name, holders in mine.items():
         if sums.adder[name] == site.me:
             summed[name] = _total([parts[holder].pop(name) for holder in holders])
-    for peer in peers:
-        _send(site, peer, Tag("sum", round), [summed[n] for n in ours[peer]])
+    for names in dict.fromkeys(map(tuple, ours.values())):  # in a group without tied weights, all peers get the same
+        given = [peer for peer in peers if tuple(ours[peer]) == names]
+        _send(site, given, Tag("sum", round), [summed[n] for n in names])
     site.stage.set_gradients(summed)
     meanwhile()
     for peer in peers:
@@ -88,8 +89,8 @@ def _total(parts: Sequence[torch.Tensor | None]) -> torch.Tensor | None:
     return total
 
 
-def _send(site: Site, peer: str, tag: Tag, tensors: Sequence[torch.Tensor | None]) -> None:
-    """Sends gradients: large ones as they are, the many small ones end to end, as a message part costs more."""
+def _send(site: Site, peers: Sequence[str], tag: Tag, tensors: Sequence[torch.Tensor | None]) -> None:
+    """Sends gradients to these peers: large ones as they are, small ones end to end, as a message part costs more."""
     if not tensors:
         return
     present = torch.tensor([t is not None for t in tensors])
@@ -100,7 +101,9 @@ def _send(site: Site, peer: str, tag: Tag, tensors: Sequence[torch.Tensor | None
             small.setdefault(tensor.dtype, []).append(tensor.reshape(-1))
     flat = [torch.cat(some) for some in small.values()]
     large = [t.contiguous() for t in given if t.nbytes >= _LARGE_BYTES]
-    site.link.send(peer, tag, pack([present, *flat, *large]), site.timeout_s)
+    message = pack([present, *flat, *large])
+    for peer in peers:
+        site.link.send(peer, tag, message, site.timeout_s)
 
 
 def _receive(site: Site, peer: str, tag: Tag, names: Sequence[str]) -> dict[str, torch.Tensor | None]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from potluck.metrics.tally import Tally
+from potluck.plan.groups import shareable
 from potluck.plan.search import Found, find_plan
 from potluck.profile.store import Store
 from potluck.runtime.live_fleet import LiveFleet
@@ -43,10 +44,8 @@ def plan_for(live: LiveFleet, prepared: PreparedJob, options: Options) -> Planne
     options.progress(f"measuring {len(live.roster.specs)} devices, at most {duration_text(options.profile_s)}")
     profile = profile_fleet(live, prepared, settings)
     options.progress(f"looking for a plan, {duration_text(options.plan_s)}")
-    local = prepared.job.batchnorm == "local"
-    found = find_plan(
-        prepared.facts, profile, micro_batch_choices(prepared), seconds=options.plan_s, coupled_samples=local
-    )
+    facts = shareable(prepared.facts, prepared.job.batchnorm)
+    found = find_plan(facts, profile, micro_batch_choices(prepared), seconds=options.plan_s)
     for device, why in found.left_out:
         options.progress(f"{device} is left out: {why}")
     return Planned(found, profile)

@@ -14,6 +14,7 @@ from potluck.errors import InputError, PlanError
 from potluck.fleet_file import read_fleet
 from potluck.plan.baselines import PLANNERS
 from potluck.plan.fitting import fitting_plan
+from potluck.plan.groups import shareable
 from potluck.plan.search import Found, find_plan
 from potluck.profile.store import load
 from potluck.simulate.run import SimulatedRun
@@ -71,13 +72,13 @@ def look(planner: str, it: Measured, seconds: float) -> Answer:
 
 def ask(planner: str, it: Measured, seconds: float) -> Answer:
     """A planner's plan; PlanError, with what is missing and what would help, if nothing fits."""
+    facts = shareable(it.facts, it.job.batchnorm)
     if planner != OWN:
         rows = it.job.micro_batch if any(r == it.job.micro_batch for r, _ in it.sizes) else it.sizes[0][0]
         count = next(c for r, c in it.sizes if r == rows)
-        return Answer(planner, PLANNERS[planner](it.facts, it.profile, rows, count))
-    local = it.job.batchnorm == "local"
+        return Answer(planner, PLANNERS[planner](facts, it.profile, rows, count))
     try:
-        found = find_plan(it.facts, it.profile, it.sizes, seconds=seconds, coupled_samples=local)
+        found = find_plan(facts, it.profile, it.sizes, seconds=seconds)
     except PlanError:
         simple = fitting_plan(it.facts, it.profile, it.sizes)
         if simple is None:

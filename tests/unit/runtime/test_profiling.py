@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import tempfile
 from types import SimpleNamespace
 
 import pytest
 
 from potluck.profile.network import Pair, Probing
 from potluck.profile.store import Network
-from potluck.runtime import profiling
 from potluck.runtime.profiling import ProfileSettings, _Profiling
 from potluck.types import BlockProfile, DeviceProfile, DeviceSpec, LinkProfile, Timing
 from potluck.wire.messages import Measured
@@ -27,7 +27,8 @@ class Scripted(_Profiling):
 
     def __init__(self, times_s: list[float], rates: list[float]) -> None:
         self.times_s, self.rates, self.notes, self.dropped = times_s, rates, list[str](), 0
-        self._devices, self._rows, self._keys = ["pi"], (8,), {"pi": None}  # type: ignore[assignment]
+        self._devices, self._rows = ["pi"], (8,)
+        self._keys = {"pi": None}  # type: ignore[dict-item]
         self._settings = ProfileSettings(note=self.notes.append)
         self._store = SimpleNamespace(device=lambda key, blocks: KNOWN, drop=self._drop)  # type: ignore[assignment]
         self._prepared = SimpleNamespace(facts=SimpleNamespace(blocks=[None]))  # type: ignore[assignment]
@@ -69,7 +70,7 @@ def test_links_are_tried_again_and_a_second_look_decides(rates: list[float], hol
 def test_the_file_that_a_commit_is_timed_with_is_not_in_the_working_directory(tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     asked: list[object] = []
-    monkeypatch.setattr(profiling.tempfile, "TemporaryFile", lambda dir=None: asked.append(dir))
+    monkeypatch.setattr(tempfile, "TemporaryFile", lambda dir=None: asked.append(dir))
     it = Scripted([], [])
     it._store = SimpleNamespace(folder=tmp_path / "profiles")  # type: ignore[assignment]
     it._scratch()
