@@ -30,6 +30,7 @@ EXHAUSTIVE_DEVICES = 4  # up to here every sequence of groups is tried
 _WORTH_POLISHING = 1.25
 _WORTH_A_LOOK = 1.12  # guesses within this factor of the best are judged by the cost model
 _STARTS = 6
+_SIZES = 4  # of micro-batches that are searched
 _MEMORY_TRIES = ((False, 0.0), (False, 1.0), (False, 2.0), (True, 0.0), (True, 1.0))  # recompute, margin
 _POOL = 12  # plans that are polished and simulated
 _OFFERING, _SEARCHING, _POLISHING = 0.15, 0.6, 0.8  # of the time given; the rest is for the simulation
@@ -62,13 +63,15 @@ def find_plan(
     """
     began = time.monotonic()
     tables = Tables(profile)
+    costs = [CostModel(facts, profile, rows, count, tables=tables) for rows, count in sizes]
+    costs = _promising(costs, began + seconds * _OFFERING)
     searches = [
         Search(
-            CostModel(facts, profile, rows, count, tables=tables), seed,
-            deadline=began + seconds * _SEARCHING * (i + 1) / len(sizes),
-            end=began + seconds * _POLISHING * (i + 1) / len(sizes),
+            cost, seed,
+            deadline=began + seconds * _SEARCHING * (i + 1) / len(costs),
+            end=began + seconds * _POLISHING * (i + 1) / len(costs),
         )
-        for i, (rows, count) in enumerate(sizes)
+        for i, cost in enumerate(costs)
     ]  # fmt: skip
     others = [Others(search.cost) for search in searches]
     offered = [o for planners in others for o in planners.offers(began + seconds * _OFFERING)]
@@ -92,12 +95,29 @@ def find_plan(
     )
 
 
+def _promising(costs: list[CostModel], deadline: float) -> list[CostModel]:
+    """The micro-batch sizes worth a search: where there are many, those for which the guide guesses best."""
+    if len(costs) <= _SIZES:
+        return costs
+    guessed: list[tuple[float, int]] = []
+    for place, cost in enumerate(costs):
+        until = time.monotonic() + (deadline - time.monotonic()) / (len(costs) - place)
+        guide, best = Guide(cost), float("inf")
+        for groups in starts(guide):
+            guesses = guide.guesses(groups)
+            best = min(best, guesses[0].seconds if guesses else best)
+            if time.monotonic() > until:
+                break
+        guessed.append((best / (cost.rows * cost.micro_batches), place))
+    return [costs[place] for _, place in sorted(guessed)[:_SIZES]]
+
+
 def _last_resort(searches: Sequence[Search], sizes: Sequence[tuple[int, int]]) -> list[tuple[float, Plan]]:
     """A pipeline of single devices that fits, when the search has found nothing; or else what is missing."""
     cost = searches[0].cost
     plan = fitting_plan(cost.facts, cost.profile, sizes)
     if plan is not None:
-        model = next(s.cost for s in searches if s.cost.rows == plan.micro_batch_size)
+        model = CostModel(cost.facts, cost.profile, plan.micro_batch_size, plan.micro_batches, tables=cost.tables)
         return [(float(model.seconds([model.of_plan(plan)])[0]), plan)]
     missing = shortfall(cost.facts, cost.profile, sizes)
     words = missing.words() if missing else "no plan that fits was found in this time; give more with --plan-seconds"
