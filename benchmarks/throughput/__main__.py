@@ -21,6 +21,7 @@ from typing import Any
 import click
 import torch
 
+from benchmarks.testbed import TestbedMissing, check_machine
 from benchmarks.throughput.cells import FULL, QUICK, Bench, Cell
 from benchmarks.throughput.measure import run, say
 from benchmarks.throughput.report import chart, figures, table
@@ -51,6 +52,10 @@ def chosen(bench: Bench, only: tuple[str, ...], repeats: int | None) -> Bench:
 def main(quick: bool, only: tuple[str, ...], repeats: int | None, results: Path | None, as_json: bool) -> None:
     """Measures throughput."""
     began = time.monotonic()
+    try:
+        check_machine()
+    except TestbedMissing as error:
+        raise click.ClickException(str(error)) from None
     with tempfile.TemporaryDirectory() as logs:
         found = run(chosen(QUICK if quick else FULL, only, repeats), Path(logs))
     everything = {"quick": quick, **figures(found), "machine": machine(), "seconds": time.monotonic() - began}

@@ -1,0 +1,52 @@
+"""Figures of the throughput benchmark, from measurements that are given."""
+
+from __future__ import annotations
+
+import xml.etree.ElementTree as ElementTree
+
+import pytest
+
+from benchmarks.throughput.cells import Cell, micro_batches
+from benchmarks.throughput.measure import Result
+from benchmarks.throughput.report import chart, figures, table
+
+
+def result(fleet: str = "lab-1000") -> Result:
+    found = Result(Cell(fleet, "resnet50"), ideal=[100.0, 110.0, 90.0])
+    for rate in (80.0, 90.0):
+        found.add("potluck", rate, None)
+    found.add("ddp", 17.0, None)
+    found.add("asteroid", 68.0, None)
+    found.add("pipelining-1f1b", None, "out of memory: rank 3")
+    found.plans["potluck"] = {"predicted_s": 240 / 85 * 1.1, "plan": "6x40"}
+    return found
+
+
+def test_ours_is_compared_with_the_ideal_and_with_the_best_of_the_others() -> None:
+    found = figures([result(), result("lab-100")])
+    assert set(found["cells"]) == {"lab-1000", "lab-100"}
+    cell = found["cells"]["lab-1000"]["resnet50"]
+    assert cell == {"potluck": 85.0, "ddp": 17.0, "asteroid": 68.0, "pipelining-1f1b": None}
+    assert found["ideal"]["lab-1000"]["resnet50"] == 100.0
+    assert found["efficiency"]["lab-1000"]["resnet50"] == pytest.approx(0.85)
+    assert found["best_peer_ratio"]["lab-1000"]["resnet50"] == pytest.approx(85 / 68)
+    assert found["ddp_ratio"]["lab-1000"]["resnet50"] == pytest.approx(5.0)
+    assert found["predict_error"]["lab-1000"]["resnet50"]["potluck"] == pytest.approx(0.1)
+    assert found["errors"]["lab-1000"]["resnet50"] == {"pipelining-1f1b": "out of memory: rank 3"}
+
+
+def test_the_table_marks_the_best_and_says_what_failed() -> None:
+    lines = table([result()]).splitlines()
+    assert lines[0].startswith("| fleet | model | potluck |")
+    assert "**85.0**" in lines[2]
+    assert "| failed |" in lines[2]
+
+
+def test_the_chart_is_a_picture_with_a_bar_for_every_system_that_ran() -> None:
+    root = ElementTree.fromstring(chart([result()]))  # noqa: S314 - our own text
+    bars = [e for e in root.iter("{http://www.w3.org/2000/svg}rect") if e.get("height") != "100%"]
+    assert [float(bar.get("width", 0)) for bar in bars] == pytest.approx([0.85 * 620, 0.17 * 620, 0.68 * 620], abs=0.1)
+
+
+def test_micro_batches_make_up_the_batch() -> None:
+    assert all(size * count == 120 for size, count in micro_batches(120))
