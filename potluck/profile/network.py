@@ -16,6 +16,7 @@ _PINGS = 5
 _FIRST_BYTES = 16 * 1024
 _MOST_BYTES = 8 * 2**20
 _LONG_ENOUGH_S = 0.1  # against latency, the grain of the clock and of a CPU quota
+_LEAST_S = 0.02  # what is shorter says nothing, however little time there is
 _REPEATS = 3
 PROCESSOR_BOUND_BYTES_S = 400e6  # what is faster is limited by copying, and says nothing about the medium
 _HALF = 1.5  # both directions at once take so much longer where they share the line
@@ -84,22 +85,21 @@ def _lead(link: Link, peer: str, budget_s: float, timeout_s: float) -> Probing:
     pings = [rally.send(0, 0) for _ in range(_PINGS)]
     round_trip_s = statistics.median(pings[1:])
     size = _FIRST_BYTES
-    took = rally.send(size, 0)
-    while took < _LONG_ENOUGH_S and size < _MOST_BYTES:
+    alone, both = rally.twice(size), list[float]()
+    while (took := min(alone)) < _LONG_ENOUGH_S and size < _MOST_BYTES:
         more = 4 if took < _LONG_ENOUGH_S / 4 else 2
-        if time.monotonic() + more * took > deadline:  # it must still fit
+        if took > _LEAST_S and time.monotonic() + 2 * more * took > deadline:  # it must still fit
             break
         size *= more
-        took = rally.send(size, 0)
-    alone, both = [took], []
+        alone = rally.twice(size)
     for _ in range(_REPEATS):
         if time.monotonic() + 3 * took > deadline:
             break
         alone.append(rally.send(size, 0))
         both.append(rally.send(size, size))
     rally.over()
-    alone_s = max(statistics.median(alone) - round_trip_s, 1e-6)
-    both_s = max(statistics.median(both or alone) - round_trip_s, 1e-6)
+    alone_s = max(statistics.median_low(alone) - round_trip_s, 1e-6)
+    both_s = max(statistics.median_low(both or alone) - round_trip_s, 1e-6)
     return Probing(size / alone_s, round_trip_s / 2, both_s / alone_s)
 
 
@@ -129,6 +129,10 @@ class _Rally:
     def send(self, size: int, back: int) -> float:
         """Seconds until the peer has the message and says so, and until so many bytes of its own are here."""
         return self._exchange([bytes(size)], back)
+
+    def twice(self, size: int) -> list[float]:
+        """The same for a message sent twice: one moment of a busy peer must not decide."""
+        return [self.send(size, 0), self.send(size, 0)]
 
     def over(self) -> None:
         """Tells the peer that it was the last."""
