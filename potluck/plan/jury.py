@@ -72,6 +72,13 @@ class Jury:
         self._facts, self._profile, self._tables, self._deadline = facts, profile, tables, deadline
         self._judged: dict[Plan, Judged] = {}
         self._unheard: list[Offer] = []  # no time to simulate them
+        self._rivals: set[Plan] = set()  # plans of other planners
+
+    def know_rivals(self, offered: Iterable[Offer]) -> list[Offer]:
+        """These plans, known to be other planners': what is chosen is at least as fast as each that is heard."""
+        offers = list(offered)
+        self._rivals.update(plan for _, plan in offers)
+        return offers
 
     def hear(self, offered: Iterable[Offer]) -> None:
         """Simulates plans, the best by the cost model first."""
@@ -90,7 +97,8 @@ class Jury:
 
     def chosen(self) -> Judged:
         """The one with the fewest devices of those that are nearly as fast as the fastest, the fastest of these."""
-        limit = self.best().sample_s * (1 + WORTH_A_DEVICE)
+        rivals = [j.sample_s for plan, j in self._judged.items() if plan in self._rivals]
+        limit = min([self.best().sample_s * (1 + WORTH_A_DEVICE), *rivals])
         near = [j for j in self._judged.values() if j.sample_s <= limit]
         return min(near, key=lambda j: (len(j.plan.devices), j.sample_s))
 

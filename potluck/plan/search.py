@@ -77,9 +77,10 @@ def find_plan(
     offered = [o for planners in others for o in planners.offers(began + seconds * _OFFERING)]
     pool = sorted((scored for search in searches for scored in search.run()), key=lambda s: s[0])
     jury = Jury(facts, profile, tables, began + seconds)
+    jury.know_rivals(offered)
     jury.hear([*pool, *offered, *(o for s in searches for o in s.smaller())] or _last_resort(searches, sizes))
     jury.hear(o for s in searches for o in s.with_others(jury.best().plan))
-    jury.hear(o for planners in others for o in planners.offers(began + seconds))
+    jury.hear(jury.know_rivals(o for planners in others for o in planners.offers(began + seconds)))
     chosen = jury.chosen()
     next_best = jury.runner_up()
     return Found(

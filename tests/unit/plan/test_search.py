@@ -222,6 +222,17 @@ def test_a_device_that_gains_less_than_two_percent_is_left_out(monkeypatch: pyte
     assert jury.left_out() == (("d3", "with it the best plan found takes 5.0% longer"),)
 
 
+def test_a_plan_with_fewer_devices_is_not_taken_where_another_planner_is_faster(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    facts, profile = instance(1, 4, 4, memory=False)
+    times = {pipeline("d0", "d1", "d2"): 1.0, pipeline("d0", "d1"): 1.019, pipeline("d0", "d3", "d2"): 1.01}
+    jury = a_jury(times, profile, facts, monkeypatch)
+    assert jury.chosen().plan.devices == ("d0", "d1")
+    jury.know_rivals([(1.0, pipeline("d0", "d3", "d2"))])
+    assert jury.chosen().plan.devices == ("d0", "d1", "d2")
+
+
 def test_who_is_in_no_plan_that_fits_is_said_to_be(monkeypatch: pytest.MonkeyPatch) -> None:
     facts, profile = instance(1, 2, 4, memory=False)
     jury = a_jury({pipeline("d0"): 1.0}, profile, facts, monkeypatch)
