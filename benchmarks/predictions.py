@@ -27,7 +27,7 @@ from potluck.runtime.profiling import ProfileSettings, profile_fleet
 from potluck.runtime.train import run_on
 from potluck.types import DeviceSpec, Fleet, Plan, Profile
 
-ROUNDS = {True: 4, False: 5}  # quick or not; the first two do not count
+QUICK_ROUNDS, FULL_ROUNDS = 4, 5  # the first two do not count
 OURS = "potluck"
 
 
@@ -85,7 +85,7 @@ def prediction_errors(quick: bool) -> dict[str, Any]:
     right = pairs = 0
     cells = []
     for setting in QUICK if quick else FULL:
-        measured = _measure(setting, ROUNDS[quick])
+        measured = _measure(setting, QUICK_ROUNDS if quick else FULL_ROUNDS)
         for planner, (predicted_s, measured_s) in measured.items():
             errors.append(predicted_s / measured_s - 1)
             cells.append({**_words(setting), "planner": planner, "predicted_s": predicted_s, "measured_s": measured_s})

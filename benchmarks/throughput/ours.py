@@ -48,7 +48,6 @@ class Request:
     model: str
     batch: int
     planners: tuple[str, ...]
-    repeats: int
     seconds: float
     profile_s: float = 15.0
     batchnorm: Literal["refuse", "local"] = "local"  # as in DDP: each device normalises its own rows
@@ -60,7 +59,7 @@ class Answer:
 
     planner: str
     predicted_s: float | None = None
-    round_s: list[float] | None = None  # medians, one for each repeat
+    round_s: float | None = None  # the median
     plan: str = ""
     peak_bytes: dict[str, int] | None = None
     spent_s: dict[str, dict[str, float]] | None = None  # device → what it did or waited for → seconds of a round
@@ -68,7 +67,7 @@ class Answer:
     error: str | None = None
 
 
-class Cell:
+class Trials:
     """A model on the devices that are here: profiled once, then trained by each planner's plan in turn."""
 
     def __init__(self, live: LiveFleet, request: Request) -> None:
@@ -79,7 +78,7 @@ class Cell:
         self._tables = Tables(self._profile)
 
     def measure(self) -> list[Answer]:
-        """Every planner's plan, trained in turn, as often as asked for."""
+        """Every planner's plan, trained in turn; a plan that several found is trained once."""
         plans: dict[str, Plan] = {}
         answers: dict[str, Answer] = {}
         for planner in self._request.planners:
@@ -96,14 +95,12 @@ class Cell:
             answer.same_as = next((other for other, known in plans.items() if known == plan), None)
             if answer.same_as is None:
                 plans[planner] = plan
-        for _ in range(self._request.repeats):
-            for planner, plan in plans.items():
-                answer = answers[planner]
-                assert answer.predicted_s is not None
-                round_s, answer.spent_s = self._train(plan, answer.predicted_s)
-                answer.round_s = [*(answer.round_s or []), round_s]
-                words = f"{round_s:.2f} s a round, {answer.predicted_s:.2f} planned"
-                say(f"{self._request.model} {planner}: {words}, {answer.plan}")
+        for planner, plan in plans.items():
+            answer = answers[planner]
+            assert answer.predicted_s is not None
+            answer.round_s, answer.spent_s = self._train(plan, answer.predicted_s)
+            words = f"{answer.round_s:.2f} s a round, {answer.predicted_s:.2f} planned"
+            say(f"{self._request.model} {planner}: {words}, {answer.plan}")
         for answer in answers.values():
             if answer.same_as is not None:
                 answer.round_s = answers[answer.same_as].round_s
@@ -168,7 +165,7 @@ def answer_to(live: LiveFleet, line: str) -> dict[str, Any]:
     """The answers to one request."""
     given = json.loads(line)
     request = Request(**{**given, "planners": tuple(given["planners"])})
-    return {"answers": [asdict(answer) for answer in Cell(live, request).measure()]}
+    return {"answers": [asdict(answer) for answer in Trials(live, request).measure()]}
 
 
 @click.command()

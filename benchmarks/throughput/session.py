@@ -61,7 +61,7 @@ class Ours:
 
     def measure(self, cell: Cell, planners: Sequence[str], seconds: float, timeout_s: float) -> list[dict[str, Any]]:
         """What each planner's plan came to."""
-        request = {"model": cell.model, "batch": cell.batch, "planners": planners, "repeats": 1, "seconds": seconds}
+        request = {"model": cell.model, "batch": cell.batch, "planners": planners, "seconds": seconds}
         assert self._coordinator.stdin is not None
         self._coordinator.stdin.write(json.dumps(request).encode() + b"\n")
         self._coordinator.stdin.flush()

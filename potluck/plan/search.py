@@ -63,16 +63,13 @@ def find_plan(
     """
     began = time.monotonic()
     tables = Tables(profile)
-    costs = [CostModel(facts, profile, rows, count, tables=tables) for rows, count in sizes]
-    costs = _promising(costs, began + seconds * _OFFERING)
+    every = [CostModel(facts, profile, rows, count, tables=tables) for rows, count in sizes]
+    costs = _promising(every, began + seconds * _OFFERING)
+    slices = [seconds * (i + 1) / len(costs) for i in range(len(costs))]
     searches = [
-        Search(
-            cost, seed,
-            deadline=began + seconds * _SEARCHING * (i + 1) / len(costs),
-            end=began + seconds * _POLISHING * (i + 1) / len(costs),
-        )
-        for i, cost in enumerate(costs)
-    ]  # fmt: skip
+        Search(cost, seed, deadline=began + _SEARCHING * end, end=began + _POLISHING * end)
+        for cost, end in zip(costs, slices, strict=True)
+    ]
     others = [Others(search.cost) for search in searches]
     offered = [o for planners in others for o in planners.offers(began + seconds * _OFFERING)]
     pool = sorted((scored for search in searches for scored in search.run()), key=lambda s: s[0])
@@ -87,7 +84,7 @@ def find_plan(
         plan=chosen.plan,
         round_s=chosen.round_s,
         cost_s=chosen.cost_s,
-        bound_s=min(lower_bound_s(search.cost, began + seconds) for search in searches),
+        bound_s=min(lower_bound_s(cost, began + seconds) for cost in every),
         left_out=jury.left_out(),
         runner_up=next_best.plan if next_best else None,
         runner_up_s=next_best.round_s if next_best else None,

@@ -12,7 +12,7 @@ from collections import deque
 
 from potluck.runtime.throttle import Throttle
 
-_FIRST = 3  # windows to start from
+_FIRST, _FIRST_S = 3, 1.0  # windows to start from, and most seconds for them: slow emulated devices rest long
 _WINDOW_S = 0.1  # many periods of a quota
 _WINDOWS = 41
 _PIECE_S = 0.01  # an emulated device rests after that long
@@ -24,7 +24,8 @@ class Pace:
     def __init__(self, speed: float = 1.0, first: int = _FIRST) -> None:
         self._wall_s = self._cpu_s = 0.0  # of the window that is open
         self._ratios: deque[float] = deque(maxlen=_WINDOWS)
-        while len(self._ratios) < first:
+        until = time.perf_counter() + _FIRST_S
+        while len(self._ratios) < first and time.perf_counter() < until:
             with Throttle(speed):
                 began, cpu = time.perf_counter(), time.thread_time()
                 while time.perf_counter() - began < _PIECE_S:

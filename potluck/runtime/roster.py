@@ -69,7 +69,7 @@ class Roster:
                 raise KeyboardInterrupt
             dead = self.died()
             if dead is not None and self._server.events.empty():
-                raise DeviceError(dead)
+                raise DeviceError(f"{dead}; {self.what_now}")
             if time.monotonic() > deadline:
                 raise DeviceError(f"time is up while {waiting_for}")
             try:

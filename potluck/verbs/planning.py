@@ -10,10 +10,9 @@ import msgspec
 
 from potluck.config import PlanSettings
 from potluck.display.working import working
-from potluck.errors import InputError, PlanError
+from potluck.errors import InputError
 from potluck.fleet_file import read_fleet
 from potluck.plan.baselines import PLANNERS
-from potluck.plan.fitting import fitting_plan
 from potluck.plan.groups import shareable
 from potluck.plan.search import Found, find_plan
 from potluck.profile.store import load
@@ -77,13 +76,7 @@ def ask(planner: str, it: Measured, seconds: float) -> Answer:
         rows = it.job.micro_batch if any(r == it.job.micro_batch for r, _ in it.sizes) else it.sizes[0][0]
         count = next(c for r, c in it.sizes if r == rows)
         return Answer(planner, PLANNERS[planner](facts, it.profile, rows, count))
-    try:
-        found = find_plan(facts, it.profile, it.sizes, seconds=seconds)
-    except PlanError:
-        simple = fitting_plan(it.facts, it.profile, it.sizes)
-        if simple is None:
-            raise
-        return Answer(planner, simple)
+    found = find_plan(facts, it.profile, it.sizes, seconds=seconds)
     return Answer(planner, found.plan, found)
 
 

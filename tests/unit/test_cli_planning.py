@@ -59,6 +59,7 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(autouse=True)
 def here(saved: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(saved)
+    monkeypatch.setenv("COLUMNS", "120")  # whatever terminal the tests are started from
 
 
 def potluck(verb: str, *arguments: str, fleet: str = "fleet.toml") -> Result:
@@ -80,6 +81,14 @@ def test_a_plan_is_shown_with_bars_reasons_and_bound_and_can_be_read_back() -> N
     assert read_plan(Path("plan.json")).batch_size == 32
     left_out = {"desk", "pi", "old"} - set(read_plan(Path("plan.json")).devices)
     assert all(f"left out    {device}: " in result.stdout for device in left_out)
+
+
+def test_a_narrow_terminal_gets_no_bars_and_no_line_that_is_too_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    result = potluck("plan")
+    assert result.exit_code == 0, result.stderr
+    assert "█" not in result.stdout
+    assert max(len(line) for line in result.stdout.splitlines()) <= 80
 
 
 def test_a_plan_as_json_has_all_that_the_lines_have() -> None:

@@ -85,6 +85,13 @@ def test_nothing_is_faster_than_the_bound(seed: int, devices: int, blocks: int) 
     assert bound <= simulate(cost.plan(line), facts, profile).round_s * (1 + 1e-9)
 
 
+def test_the_bound_is_over_all_micro_batch_sizes_also_those_not_searched() -> None:
+    facts, profile = instance(48, 3, 5, memory=False)
+    sizes = [(1, 64), (2, 32), (4, 16), (8, 8), (16, 4), (32, 2), (64, 1)]
+    bounds = [lower_bound_s(CostModel(facts, profile, *size)) for size in sizes]
+    assert find_plan(facts, profile, sizes, seconds=2.0).bound_s <= min(bounds) * (1 + 1e-9)
+
+
 def plans(profile: Profile, facts: ModelFacts) -> list[Plan]:
     """A handful of different plans."""
     found = find(facts, profile)

@@ -151,3 +151,16 @@ def test_one_connection_is_one_device():
     server.arrives(3, "d")
     roster.gather(2, 5.0, _nobody)
     assert set(roster.specs) == {"c", "d"}
+
+
+def test_a_device_that_is_lost_or_dies_comes_with_what_to_do_now():
+    roster, server = _roster()
+    server.arrives(1, "a")
+    roster.gather(1, 5.0, _nobody)
+    server.events.put(Disconnected(1, "it left"))
+    with pytest.raises(DeviceError, match=r"device a is gone \(it left\); start again without it"):
+        roster.next(time.monotonic() + 5.0, "waiting")
+    roster.died = lambda: "device a ended with code 9"
+    roster.what_now = "go on with --resume"
+    with pytest.raises(DeviceError, match="ended with code 9; go on with --resume"):
+        roster.next(time.monotonic() + 5.0, "waiting")
