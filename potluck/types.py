@@ -113,6 +113,7 @@ class Member(Value, frozen=True, kw_only=True):
 
     device: str
     share: int  # by samples: rows of every micro-batch; by turns: micro-batches of every round
+    sums: int = 1  # how much of the group's gradients it adds up, against the others; 0: none
 
 
 class Stage(Value, frozen=True, kw_only=True):

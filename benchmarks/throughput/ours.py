@@ -27,6 +27,7 @@ from potluck.plan.baselines import PLANNERS
 from potluck.plan.events import simulate
 from potluck.plan.groups import shareable
 from potluck.plan.memory import peak_bytes
+from potluck.plan.refine import refined
 from potluck.plan.search import find_plan
 from potluck.plan.tables import Tables
 from potluck.runtime.live_fleet import LiveFleet
@@ -39,6 +40,7 @@ from potluck.types import Plan, Profile, RoundRecord
 PROFILED_ROWS = 24  # the profile also has half, a quarter and twice as many
 FEWEST, MOST = 3, 16  # rounds of a measurement
 PLAN_S = 12.0
+SETTLING, SETTLING_ROUNDS, SETTLING_PLAN_S = 2, 5, 4.0  # how often, and how long each time
 
 
 @dataclass(frozen=True)
@@ -75,7 +77,17 @@ class Trials:
         job = replace(workload(request.model, 1, request.batch, PROFILED_ROWS).job, batchnorm=request.batchnorm)
         self._prepared = prepare_job(job)
         self._profile = profile_fleet(live, self._prepared, ProfileSettings(seconds=request.profile_s, timeout_s=300))
+        for _ in range(SETTLING):
+            self._settle()
         self._tables = Tables(self._profile)
+
+    def _settle(self) -> None:
+        """Corrects the profile by what a few rounds of our plan take; every planner then has the better one."""
+        plan, predicted_s = best_plan(OURS, self._prepared, self._profile, SETTLING_PLAN_S)
+        round_s, spent_s = self._train(plan, predicted_s, SETTLING_ROUNDS)
+        words = f"{round_s:.2f} s a round, {predicted_s:.2f} planned"
+        say(f"{self._request.model} settling: {words}, {outline(plan)}")
+        self._profile = refined(self._profile, plan, self._prepared.facts, spent_s)
 
     def measure(self) -> list[Answer]:
         """Every planner's plan, trained in turn; a plan that several found is trained once."""
@@ -106,9 +118,9 @@ class Trials:
                 answer.round_s = answers[answer.same_as].round_s
         return list(answers.values())
 
-    def _train(self, plan: Plan, predicted_s: float) -> tuple[float, dict[str, dict[str, float]]]:
+    def _train(self, plan: Plan, predicted_s: float, most: int = MOST) -> tuple[float, dict[str, dict[str, float]]]:
         """Median seconds of a round, the first ones left out, and where each device's time went."""
-        count = max(FEWEST, min(MOST, round(self._request.seconds / predicted_s) + 2))
+        count = max(FEWEST, min(most, round(self._request.seconds / predicted_s) + 2))
         job = replace(self._prepared.job, rounds=count)
         with tempfile.TemporaryDirectory() as folder:
             options = Options(run_dir=Path(folder) / "run", timeout_s=300)
@@ -125,12 +137,14 @@ def _spent(found: Sequence[RoundRecord]) -> dict[str, dict[str, float]]:
     }
 
 
-def best_plan(planner: str, prepared: PreparedJob, profile: Profile) -> tuple[Plan, float]:
+def best_plan(
+    planner: str, prepared: PreparedJob, profile: Profile, seconds: float = PLAN_S
+) -> tuple[Plan, float]:
     """A planner's plan at the micro-batch size that suits it best, and seconds of its round by the simulation."""
     sizes = micro_batches(prepared.job.batch_size)
     facts = shareable(prepared.facts, prepared.job.batchnorm)
     if planner == OURS:
-        found = find_plan(facts, profile, sizes, seconds=PLAN_S)
+        found = find_plan(facts, profile, sizes, seconds=seconds)
         return found.plan, found.round_s
     plans, why = [], None
     for size in sizes:

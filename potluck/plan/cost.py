@@ -177,6 +177,8 @@ class CostModel:
         """Gradients go to whoever adds up, the first of the earlier group, and the sum comes back to each."""
         adder, others = a.stage.group[0].device, [m.device for m in b.stage.group]
         there = max(self.tables.transfer_s(o, adder, size) + self.tables.latency_s(o, adder) for o in others)
+        if self.profile.medium == "full":
+            there = max(there, self.tables.inlet_s(adder, size * len(others)))
         back = sum(self.tables.transfer_s(adder, o, size) for o in others)
         return there + back + max(self.tables.latency_s(adder, o) for o in others)
 

@@ -2,9 +2,9 @@
 
 It is the finer half of the cost model. Compute takes what the profile says; a message leaves its sender after those
 before it, occupies the way for its size, and arrives a latency later. On a half-duplex medium a device sends or
-receives, one message at a time; on a shared one only one message is on its way at any time. Who comes first is served
-first. Back-pressure is not
-simulated: `plan/schedule.py` gives links the room a plan needs.
+receives, one message at a time; on a shared one only one message is on its way at any time. On a full-duplex one, what
+many send to one at once, to be summed, arrives at the rate of that one's line. Who comes first is served first.
+Back-pressure is not simulated: `plan/schedule.py` gives links the room a plan needs.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from potluck.plan.schedule import ROUNDS_AHEAD, Action, actions, stage_of
 from potluck.plan.tables import Tables
 from potluck.types import COORDINATOR, ModelFacts, Plan, Profile
 
+SUMMING = ("reduce", "sum")  # the phases of summing gradients
 _Key = tuple[object, ...]  # what names a message
 _Ends = tuple[str, str]  # sender and receiver of a message
 
@@ -91,6 +92,7 @@ class _World:
         self.arrived: dict[_Key, float] = {}
         self.waiting: dict[_Key, list[_Walker]] = {}
         self.ports: dict[str, float] = {}
+        self.inlets: dict[str, float] = {}  # device → when all that was sent to it will be there
         self.ready: dict[int, dict[str, float]] = {}
         self.spans: list[Span] = []
         self.reducing: dict[str, int] = {}  # device → place of its last span of summing gradients
@@ -198,6 +200,9 @@ class _World:
         left = start + parcel.transfer_s
         for port in used:
             self.ports[port] = left
+        if medium == "full" and parcel.kind in SUMMING:  # many send to one at once: its own line is the limit
+            inlet_s = self.tables.inlet_s(parcel.target, parcel.size_bytes)
+            left = self.inlets[parcel.target] = max(left, self.inlets.get(parcel.target, 0.0) + inlet_s)
         return left + parcel.latency_s
 
     def _arrive(self, key: _Key, when: float) -> None:
@@ -252,7 +257,7 @@ class _World:
             sends: tuple[tuple[_Key, Parcel], ...] = tuple(((p.kind, round, j, p.source, p.target), p) for p in parcels)
             yield _Step(kind, round, j, (), self.messages.handling_s(device, parcels), sends)
         elif kind == "reduce":
-            for phase in ("reduce", "sum"):
+            for phase in SUMMING:
                 out, back = self.messages.summing(device, phase)
                 sends = tuple(((phase, round, p.source, p.target), p) for p in out)
                 yield _Step(kind, round, j, (), self.messages.handling_s(device, out), sends)

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from potluck.plan.cost import CostModel
+from potluck.plan.summing import Summing, summing_s
 from potluck.plan.tables import Array, DeviceTables
 from potluck.wire.link import DEFAULT_WINDOW_BYTES
 
@@ -235,11 +236,15 @@ class Guide:
         return Spans(forward, step, step, np.zeros_like(step), fixed, kept)
 
     def _reduce(self, members: Sequence[DeviceTables]) -> Array:
-        """As the cost model: every member adds up its part, parts go out, sums come back."""
-        tables, names = self.cost.tables, [m.name for m in members]
-        slowest = max(tables.exchange_s(name, names, 1.0) for name in names)
-        late = max(tables.latency_s(a, b) for a in names for b in names if a != b)
-        return 2 * (self._size / len(members) * slowest + late)
+        """As the cost model: parts go to whoever adds them up, sums come back."""
+        group = self.cost.stations.crew([m.name for m in members])
+        nothing, one = (_both_s(summing_s(self.cost.tables, group, size)) for size in (0.0, 1e6))
+        return nothing + self._size * (one - nothing) / 1e6
+
+
+def _both_s(members: Sequence[Summing]) -> float:
+    """Seconds of both phases, each as long as its slowest member needs."""
+    return max(m.parts_s for m in members) + max(m.sums_s for m in members)
 
 
 def _impossible(blocks: int) -> Spans:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import msgspec
 
 from potluck.plan.schedule import backlog, in_flight
+from potluck.plan.summing import parts_of
 from potluck.plan.tables import DeviceTables, Tables
 from potluck.types import Block, ModelFacts, Plan, Stage, Value
 from potluck.wire.link import DEFAULT_WINDOW_BYTES
@@ -90,6 +91,7 @@ def peak_bytes(
                 rows=_most_rows(plan, stage, member.share),
                 in_flight=in_flight(plan, member.device),
                 members=len(stage.group),
+                adds=parts_of(stage.group)[member.device],
                 waiting=most_waiting(plan, facts, index),
                 recompute=stage.recompute,
                 device=None if tables is None else tables.devices[member.device],
@@ -104,6 +106,7 @@ def stage_bytes(
     rows: int,
     in_flight: int,
     members: int = 1,
+    adds: float | None = None,
     waiting: int = 2,
     recompute: bool = False,
     device: DeviceTables | None = None,
@@ -112,7 +115,7 @@ def stage_bytes(
 
     - weights: of the blocks, and tied ones.
     - gradients: as large as the trainable weights; while they are summed in *reduce*, what arrives lies beside them: in
-      a group all but the own part, else only tied weights.
+      a group what the others give it to add up (`adds` is its part), then their sums; else only tied weights.
     - optimizer: `optimizer_slots` tensors for each trainable weight. Whoever uses a tied weight applies the same
       update to its copy, so it has the slots too.
     - activations: what the backward pass needs, for each row of each micro-batch in flight: as measured on the device
@@ -134,7 +137,7 @@ def stage_bytes(
         kept = int(device.kept(rows)[stop] - device.kept(rows)[start])
         working = device.working_bytes(span.blocks, rows)
     crossing = rows * span.crossing
-    gradients = span.trainable + summed_bytes(span.trainable, span.tied, members)
+    gradients = span.trainable + summed_bytes(span.trainable, span.tied, members, adds)
     activations = crossing * in_flight + kept if recompute else kept * in_flight
     resident = 1.0 if device is None else device.resident(span.blocks)
     copied = min(span.weights + span.optimizer_slots * span.trainable, DEFAULT_WINDOW_BYTES)
@@ -152,9 +155,10 @@ def stage_bytes(
     return msgspec.structs.replace(needed, slack=int(needed.total * (resident - 1.0)), code=code)
 
 
-def summed_bytes(trainable: int, tied: int, members: int) -> int:
-    """Bytes of gradients that arrive from others while they are summed."""
-    return trainable * (members - 1) // members if members > 1 else tied
+def summed_bytes(trainable: int, tied: int, members: int, adds: float | None = None) -> int:
+    """Bytes of gradients that arrive from others while they are summed; `adds` is the part added up here."""
+    part = 1 / members if adds is None else adds
+    return int(trainable * max((members - 1) * part, 1 - part)) if members > 1 else tied
 
 
 def state_bytes(facts: ModelFacts, blocks: tuple[int, int]) -> int:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from potluck.plan.edges import Edges
 from potluck.plan.routes import Route, routes, rows
 from potluck.plan.schedule import stage_of
+from potluck.plan.summing import parts_of
 from potluck.plan.tables import Tables
 from potluck.types import COORDINATOR, ModelFacts, Plan
 
@@ -118,10 +119,9 @@ class Messages:
         stage = self._plan.stages[self._home[device]]
         found: dict[str, tuple[int, int]] = {}
         size = sum(b.trainable_bytes for b in self._facts.blocks[slice(*stage.blocks)])
-        peers = [m.device for m in stage.group if m.device != device]
-        for peer in peers:
-            part = size // len(stage.group)
-            found[peer] = (part, part)
+        parts = parts_of(stage.group)
+        for peer in (m.device for m in stage.group if m.device != device):
+            found[peer] = (int(size * parts[peer]), int(size * parts[device]))
         for pair, tied in self._ties.items():
             if device in pair:
                 peer = pair[1 - pair.index(device)]

@@ -7,10 +7,13 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
 
+from msgspec.structs import replace
+
 from potluck.plan.edges import Edges
 from potluck.plan.memory import SpanBytes, stage_bytes
 from potluck.plan.schedule import most_in_flight, turns
 from potluck.plan.shares import allocate
+from potluck.plan.summing import Summing, adding_weights, parts_of, summing_s
 from potluck.plan.tables import DeviceTables, Tables
 from potluck.types import COORDINATOR, Member, ModelFacts, Sharing, Stage
 
@@ -66,7 +69,8 @@ class Stations:
         self.cuts = [*self.edges.at_cuts(), (0, 0)]
         self._crews: dict[tuple[tuple[Member, ...], Sharing], int] = {}
         self._spans: dict[tuple[int, int], SpanBytes] = {}
-        self._sizes: dict[tuple[str, tuple[int, int], int, int, bool], Bytes] = {}
+        self._unsettled: dict[tuple[str, ...], tuple[Member, ...]] = {}
+        self._sizes: dict[tuple[str, tuple[int, int], int, int, float, bool], Bytes] = {}
         self._known: dict[tuple[tuple[int, int], tuple[str, ...], int, bool], Station | None] = {}
         self._fitting: dict[tuple[int, tuple[int, int], bool, int, int], bool] = {}
 
@@ -97,19 +101,48 @@ class Stations:
         self, blocks: tuple[int, int], devices: tuple[str, ...], depth: int, recompute: bool, kind: Sharing
     ) -> Station | None:
         members = [self.tables.devices[d] for d in devices]
+        crew = self.crew(devices)
+        once_s = self._once_s(blocks, crew)
         if kind == "turns":
             per_turn = [self._step(m, blocks, self.rows, recompute) for m in members]
-            caps = [self._most_turns(m, blocks, len(members), depth, recompute) for m in members]
-            shares = allocate(lambda d, n: n * sum(per_turn[d]), self.micro_batches, caps, 1)
+            caps = [self._most_turns(m, blocks, crew, depth, recompute) for m in members]
+            shares = allocate(lambda d, n: once_s[d] + n * sum(per_turn[d]), self.micro_batches, caps, 1)
         else:
-            caps = [self._most_rows(m, blocks, len(members), depth, recompute) for m in members]
-            shares = allocate(lambda d, n: sum(self._step(members[d], blocks, n, recompute)), self.rows, caps, 2)
+            caps = [self._most_rows(m, blocks, crew, depth, recompute) for m in members]
+            each_s = [s / self.micro_batches for s in once_s]
+            shares = allocate(
+                lambda d, n: each_s[d] + sum(self._step(members[d], blocks, n, recompute)), self.rows, caps, 2
+            )
         if shares is None:
             return None
-        group = tuple(Member(device=d, share=s) for d, s in zip(devices, shares, strict=True))
+        group = tuple(replace(m, share=s) for m, s in zip(crew, shares, strict=True))
         stage = Stage(blocks=blocks, group=group, sharing=kind, depth=depth, recompute=recompute)
         station = self.of(stage)
         return station if self.fits(station, depth, 2) else None
+
+    def crew(self, devices: Sequence[str]) -> tuple[Member, ...]:
+        """These devices as a group whose shares are not settled yet; how much each adds up is."""
+        key = tuple(devices)
+        if key not in self._unsettled:
+            weights = adding_weights(self.tables, devices)
+            members = (Member(device=d, share=1, sums=w) for d, w in zip(devices, weights, strict=True))
+            self._unsettled[key] = tuple(members)
+        return self._unsettled[key]
+
+    def _once_s(self, blocks: tuple[int, int], group: Sequence[Member]) -> list[float]:
+        """What each member does once a round while others may still compute: its update, and sending its gradients."""
+        start, stop = blocks
+        updates = [self.tables.devices[m.device].update for m in group]
+        return [
+            float(update[stop] - update[start]) + summing.parts_s
+            for update, summing in zip(updates, self._summing(blocks, group), strict=True)
+        ]
+
+    def _summing(self, blocks: tuple[int, int], group: Sequence[Member]) -> list[Summing]:
+        size = sum(b.trainable_bytes for b in self.facts.blocks[slice(*blocks)])
+        if len(group) == 1 or not size:
+            return [Summing(0.0, 0.0)] * len(group)
+        return summing_s(self.tables, group, size)
 
     def of(self, stage: Stage) -> Station:
         """The station of a stage whose shares are given."""
@@ -117,10 +150,13 @@ class Stations:
         by_turns = stage.sharing == "turns" or len(members) == 1
         rows = [self.rows if by_turns else m.share for m in stage.group]
         steps = [self._step(t, stage.blocks, r, stage.recompute) for t, r in zip(members, rows, strict=True)]
+        times = [m.share if by_turns else self.micro_batches for m in stage.group]
+        busy_s = [n * (f + b) for n, (f, b) in zip(times, steps, strict=True)]
         if not by_turns:
             steps = [(max(f for f, _ in steps), max(b for _, b in steps))]
+        update_s = max(float(t.update[stage.blocks[1]] - t.update[stage.blocks[0]]) for t in members)
         sizes = [
-            self._bytes(t, stage.blocks, r, len(members), stage.recompute) for t, r in zip(members, rows, strict=True)
+            self._bytes(t, stage.blocks, r, stage.group, stage.recompute) for t, r in zip(members, rows, strict=True)
         ]
         return Station(
             stage=stage,
@@ -128,8 +164,8 @@ class Stations:
             forward_s=tuple(f for f, _ in steps),
             backward_s=tuple(b for _, b in steps),
             turns=self._turns(stage) if by_turns and len(members) > 1 else (0,) * self.micro_batches,
-            reduce_s=self._reduce_s(stage, members),
-            update_s=max(t.update[stage.blocks[1]] - t.update[stage.blocks[0]] for t in members),
+            reduce_s=self._reduce_s(stage, busy_s, update_s),
+            update_s=update_s,
             feed_s=self._feed_s(stage, rows),
             fed_after_s=self._fed_after_s(stage, rows),
             bytes=tuple(sizes),
@@ -176,19 +212,14 @@ class Stations:
         shares = tuple(m.share for m in stage.group)
         return _turn_order(shares, self.micro_batches)
 
-    def _reduce_s(self, stage: Stage, members: Sequence[DeviceTables]) -> float:
-        """Every member adds up its part of the gradients: parts go out, sums come back, as `Messages.summing` says."""
-        part = sum(b.trainable_bytes for b in self.facts.blocks[slice(*stage.blocks)]) // len(members)
-        if len(members) == 1 or not part:
+    def _reduce_s(self, stage: Stage, busy_s: Sequence[float], update_s: float) -> float:
+        """From the end of the last backward until all have the sums: who has less to compute has sent its parts by
+        then, in part or whole."""
+        if len(stage.group) == 1:
             return 0.0
-        names, worst = [m.name for m in members], 0.0
-        for one in members:
-            others = [o for o in members if o is not one]
-            latency = max(self.tables.latency_s(one.name, o.name) for o in others)
-            copy = one.profile.copy_bytes_s
-            handling = 4 * len(others) * (one.profile.message_s + (part / copy if copy else 0.0))
-            worst = max(worst, 2 * (self.tables.exchange_s(one.name, names, part) + latency) + handling)
-        return worst
+        done_s = [b + o for b, o in zip(busy_s, self._once_s(stage.blocks, stage.group), strict=True)]
+        left_s = max(done_s) - max(busy_s) - update_s
+        return max(0.0, left_s) + max(s.sums_s for s in self._summing(stage.blocks, stage.group))
 
     def _feed_s(self, stage: Stage, rows: Sequence[int]) -> float:
         size = self.edges.fed(stage.blocks)
@@ -208,17 +239,21 @@ class Stations:
             for m, r in zip(stage.group, rows, strict=True)
         )
 
-    def _bytes(self, member: DeviceTables, blocks: tuple[int, int], rows: int, members: int, recompute: bool) -> Bytes:
-        key = (member.name, blocks, rows, members, recompute)
+    def _bytes(
+        self, member: DeviceTables, blocks: tuple[int, int], rows: int, group: Sequence[Member], recompute: bool
+    ) -> Bytes:
+        members, adds = len(group), parts_of(group)[member.name]
+        key = (member.name, blocks, rows, members, adds, recompute)
         found = self._sizes.get(key)
         if found is None:
             span = self._spans.get(blocks) or self._spans.setdefault(blocks, SpanBytes.of(self.facts, blocks))
-            bare = stage_bytes(
-                span, rows=rows, in_flight=0, members=members, waiting=0, recompute=recompute, device=member
-            )
-            one = stage_bytes(
-                span, rows=rows, in_flight=1, members=members, waiting=1, recompute=recompute, device=member
-            )
+            bare, one = (
+                stage_bytes(
+                    span, rows=rows, in_flight=n, members=members, adds=adds, waiting=n, recompute=recompute,
+                    device=member,
+                )
+                for n in (0, 1)
+            )  # fmt: skip
             takes = member.resident(blocks)
             fixed = bare.total - bare.slack - bare.sending - bare.code
             found = self._sizes[key] = Bytes(
@@ -230,7 +265,7 @@ class Stations:
         return found
 
     def _most_rows(
-        self, member: DeviceTables, blocks: tuple[int, int], members: int, depth: int, recompute: bool
+        self, member: DeviceTables, blocks: tuple[int, int], group: Sequence[Member], depth: int, recompute: bool
     ) -> int:
         """Most rows of every micro-batch that fit the member's memory."""
         if not member.memory_bytes:
@@ -239,15 +274,17 @@ class Stations:
         low, high = 0, self.rows
         while low < high:  # memory grows with rows
             count = (low + high + 1) // 2
-            fits = self._bytes(member, blocks, count, members, recompute).need(flying, 2) <= member.memory_bytes
+            fits = self._bytes(member, blocks, count, group, recompute).need(flying, 2) <= member.memory_bytes
             low, high = (count, high) if fits else (low, count - 1)
         return low
 
-    def _most_turns(self, member: DeviceTables, blocks: tuple[int, int], members: int, depth: int, again: bool) -> int:
+    def _most_turns(
+        self, member: DeviceTables, blocks: tuple[int, int], group: Sequence[Member], depth: int, again: bool
+    ) -> int:
         """Most micro-batches of a round that keep the member's memory free enough."""
         if not member.memory_bytes:
             return self.micro_batches
-        size = self._bytes(member, blocks, self.rows, members, again)
+        size = self._bytes(member, blocks, self.rows, group, again)
         room = member.memory_bytes - size.fixed - 2 * size.waiting
         flying = room // size.kept if size.kept else depth
         if flying >= min(depth, self.micro_batches):

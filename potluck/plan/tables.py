@@ -87,14 +87,17 @@ class Tables:
         link = self._links.get((source, target))
         return 0.0 if link is None else link.latency_s
 
-    def exchange_s(self, device: str, group: Sequence[str], size_bytes: float) -> float:
-        """Seconds for which a device's way is taken while everybody in a group sends everybody else so much."""
-        if self.profile.medium == "shared":
-            return sum(self.transfer_s(a, b, size_bytes) for a in group for b in group if a != b)
-        sent = sum(self.transfer_s(device, other, size_bytes) for other in group if other != device)
-        if self.profile.medium == "full":
-            return sent
-        return sent + sum(self.transfer_s(other, device, size_bytes) for other in group if other != device)
+    def inlet_s(self, target: str, size_bytes: float) -> float:
+        """Seconds for which what comes to a device takes its line, wherever it comes from: as fast as its fastest."""
+        return size_bytes / self._inlets[target] if target in self._inlets else 0.0
+
+    @cached_property
+    def _inlets(self) -> dict[str, float]:
+        """Device → bytes per second that it can be given; who has an unlimited link has no limit."""
+        found: dict[str, list[float | None]] = {}
+        for link in self.profile.links:
+            found.setdefault(link.target, []).append(link.bandwidth_bytes_s)
+        return {d: max(r for r in rates if r) for d, rates in found.items() if all(rates)}
 
     @cached_property
     def block_count(self) -> int:

@@ -17,6 +17,7 @@ from potluck.types import Block, Fleet, Member, ModelFacts, Plan, Stage
 MAX_FILE_BYTES = 1 << 20
 MAX_MICRO_BATCH_SIZE = 1_000_000
 MAX_MICRO_BATCHES = 10_000
+MAX_SUMS = 1_000_000
 
 _FIX = {
     "version": "give 1, the only version there is",
@@ -27,6 +28,7 @@ _FIX = {
     "group": 'give a list like [{"device": "name", "share": 1}]',
     "device": "give the name of a device",
     "share": "give a whole number",
+    "sums": "give a whole number, 0 for none of it",
     "sharing": 'give "turns" or "samples"',
     "depth": "give a whole number, or leave it out",
 }
@@ -139,6 +141,10 @@ def _check_shares(plan: Plan, stage: Stage, field: str) -> None:
             why = "no work" if member.share < 1 else "too few rows to share by samples"
             fix = f"give at least {least}, or leave the device out"
             raise _wrong(f"{field}.group[{place}].share", f"{member.share} is {why}; {fix}")
+        if not 0 <= member.sums <= MAX_SUMS:
+            raise _wrong(f"{field}.group[{place}].sums", f"{member.sums}; give 0 to {MAX_SUMS}")
+    if len(stage.group) > 1 and not any(member.sums for member in stage.group):
+        raise _wrong(f"{field}.group", "nobody adds up the gradients; give at least one device sums above 0")
     name, wanted = ("micro_batch_size", plan.micro_batch_size) if by_samples else ("micro_batches", plan.micro_batches)
     total = sum(member.share for member in stage.group)
     if total != wanted:

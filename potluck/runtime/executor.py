@@ -13,7 +13,7 @@ import torch
 from potluck.plan.routes import Part
 from potluck.plan.schedule import Action, actions
 from potluck.runtime.exchange import Exchange, Site, TensorMap
-from potluck.runtime.group import Sums, reduce_gradients, share_statistics
+from potluck.runtime.group import Reducer, Sums
 from potluck.runtime.parcels import pack
 from potluck.runtime.stage import Rows
 from potluck.runtime.stop_watch import StopWatch
@@ -34,9 +34,10 @@ class Executor:
     """One device's side of a plan."""
 
     def __init__(self, site: Site, sums: Sums, committer: Committer, throttle: Throttle) -> None:
-        self.site, self.sums, self.committer, self.throttle = site, sums, committer, throttle
+        self.site, self.committer, self.throttle = site, committer, throttle
         self.stage = site.stage
         self.answers_for = sums.answerable(site)
+        self.reducer = Reducer(site, sums)
         self.watch = StopWatch()
 
     def run_round(self, begin: Begin) -> Verdict:
@@ -172,8 +173,7 @@ class _Round:
             self.trouble = f"non-finite values first appeared in {where}"
 
     def _reduce(self) -> None:
-        reduce_gradients(self.owner.site, self.owner.sums, self.begin.round, self._measure_norms)
-        share_statistics(self.owner.site, self.begin.round)
+        self.owner.reducer.run(self.begin.round, self._measure_norms)
 
     def _measure_norms(self) -> None:
         with self.owner.throttle:

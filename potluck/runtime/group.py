@@ -1,31 +1,34 @@
 """Sums gradients over everybody who holds a parameter: the members of a group, and stages that share a tied weight.
 
-Every parameter has one device that adds up, in a fixed order, and gives the sum back; the work is spread by bytes.
-So all holders get the same bits, and no device carries more than its part of the traffic.
+Every parameter has one device that adds up, in a fixed order, and gives the sum back; the work is spread by bytes, as
+the plan says. So all holders get the same bits, and no device carries more than its part of the traffic. What batches
+did to running statistics travels in the same messages: to one member of the group, the keeper, and from it to all.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
 
 from potluck.errors import LinkError
+from potluck.plan.summing import parts_of
+from potluck.runtime.bundles import Bundle, take, total
 from potluck.runtime.exchange import Site
 from potluck.runtime.parcels import pack, unpack
 from potluck.runtime.running_buffers import Statistic
 from potluck.types import Plan
 from potluck.wire.link import Tag
 
-_LARGE_BYTES = 1 << 19  # from here on a gradient travels as it is; smaller ones end to end in one piece
+Holders = tuple[str, ...]  # devices, in the order of addition
 
 
 @dataclass(frozen=True)
 class Sums:
-    """Which parameters are added up where. `holders` in the order of addition."""
+    """Which parameters are added up where."""
 
-    holders: dict[str, tuple[str, ...]]
+    holders: dict[str, Holders]
     adder: dict[str, str]
 
     def answerable(self, site: Site) -> list[str]:
@@ -37,120 +40,134 @@ class Sums:
 
 def share_sums(plan: Plan, users: Mapping[str, Sequence[int]], sizes: Mapping[str, int]) -> Sums:
     """Who adds up what: `users` are the stages that use a trainable parameter, owner first."""
-    holders: dict[str, tuple[str, ...]] = {}
-    adder: dict[str, str] = {}
-    load: dict[str, int] = dict.fromkeys(plan.devices, 0)
+    holders: dict[str, Holders] = {}
     for name, stages in users.items():
         devices = tuple(m.device for s in stages for m in plan.stages[s].group)
         if len(devices) > 1:
             holders[name] = devices
-            adder[name] = min(devices, key=lambda d: (load[d], devices.index(d)))
-            load[adder[name]] += sizes[name]
-    return Sums(holders, adder)
+    weights = {device: part for stage in plan.stages for device, part in parts_of(stage.group).items()}
+    adder: dict[str, str] = {}
+    load: dict[str, int] = dict.fromkeys(plan.devices, 0)
+    for name in sorted(holders, key=lambda name: -sizes[name]):  # small ones last: they even it out
+        able = [d for d in holders[name] if weights[d] > 0]
+        adder[name] = min(able, key=lambda d: ((load[d] + sizes[name]) / weights[d], able.index(d)))
+        load[adder[name]] += sizes[name]
+    return Sums(holders, {name: adder[name] for name in holders})
 
 
-def reduce_gradients(site: Site, sums: Sums, round: int, meanwhile: Callable[[], None]) -> None:
-    """Replaces this device's gradients of shared parameters by the sums.
+class Reducer:
+    """One device's part in the sums of a plan."""
 
-    `meanwhile` is called when this device's own sums are there and those of the others are still on their way.
-    """
-    mine = {n: h for n, h in sums.holders.items() if site.me in h}
-    if not mine:
+    def __init__(self, site: Site, sums: Sums) -> None:
+        self._site, me = site, site.me
+        group = site.plan.stages[site.index].group
+        shared = len(group) > 1 and site.stage.running.shared
+        self._keeper = max(group, key=lambda m: m.sums).device if shared else None
+        # Adder → what it adds up, by holders: in a group without tied weights, that is one bundle.
+        self._bundles: dict[str, dict[Holders, list[str]]] = {}
+        for name, holders in sums.holders.items():
+            if me in holders:
+                self._bundles.setdefault(sums.adder[name], {}).setdefault(holders, []).append(name)
+        everybody = {device for bundles in self._bundles.values() for holders in bundles for device in holders}
+        if shared:
+            everybody |= set(site.group)
+        ordered = sorted(everybody | {me})
+        place = ordered.index(me)
+        self._peers = ordered[place + 1 :] + ordered[:place]  # everybody begins with somebody else
+
+    def run(self, round: int, meanwhile: Callable[[], None]) -> None:
+        """Replaces this device's gradients of shared parameters by the sums, and its statistics by those of the group.
+
+        `meanwhile` is called when this device's own sums are there and those of the others are still on their way.
+        """
+        site, me = self._site, self._site.me
+        stage = site.stage
+        gradients = stage.gradients()
+        for peer in self._peers:
+            self._send([peer], Tag("reduce", round), self._own(peer, gradients), keep=peer == self._keeper)
+        held = {holders: {me: Bundle.of(names, gradients)} for holders, names in self._bundles.get(me, {}).items()}
+        told = {me: stage.running.statistics}
+        for peer in self._peers:
+            wanted = {h: names for h, names in self._bundles.get(me, {}).items() if peer in h}
+            bundles, told[peer] = self._receive(peer, Tag("reduce", round), wanted, keep=me == self._keeper)
+            for holders, bundle in bundles.items():
+                held[holders][peer] = bundle
+        added = {h: total([bundles[d] for d in h], stage.parameters) for h, bundles in held.items()}
+        if me == self._keeper:
+            stage.running.statistics = _merged([told[d] for d in site.group])
+        for peers, sets in self._audiences(added):
+            self._send(peers, Tag("sum", round), [added[h] for h in sets], keep=me == self._keeper)
+        for bundle in added.values():
+            stage.set_gradients(bundle.by_name(stage.parameters))
         meanwhile()
-        return
-    gradients = site.stage.gradients()
-    peers = sorted({d for h in mine.values() for d in h if d != site.me})
-    theirs = {peer: [n for n in mine if sums.adder[n] == peer] for peer in peers}
-    ours = {peer: [n for n, h in mine.items() if sums.adder[n] == site.me and peer in h] for peer in peers}
-    for peer in peers:
-        _send(site, [peer], Tag("reduce", round), [gradients[n] for n in theirs[peer]])
-    parts = {peer: _receive(site, peer, Tag("reduce", round), ours[peer]) for peer in peers}
-    parts[site.me] = gradients
-    summed: dict[str, torch.Tensor | None] = {}
-    for name, holders in mine.items():
-        if sums.adder[name] == site.me:
-            summed[name] = _total([parts[holder].pop(name) for holder in holders])
-    for names in dict.fromkeys(map(tuple, ours.values())):  # in a group without tied weights, all peers get the same
-        given = [peer for peer in peers if tuple(ours[peer]) == names]
-        _send(site, given, Tag("sum", round), [summed[n] for n in names])
-    site.stage.set_gradients(summed)
-    meanwhile()
-    for peer in peers:
-        summed.update(_receive(site, peer, Tag("sum", round), theirs[peer]))
-    site.stage.set_gradients(summed)
+        for peer in self._peers:
+            bundles, statistics = self._receive(
+                peer, Tag("sum", round), self._bundles.get(peer, {}), keep=peer == self._keeper
+            )
+            for bundle in bundles.values():
+                stage.set_gradients(bundle.by_name(stage.parameters))
+            if peer == self._keeper:
+                stage.running.statistics = statistics
+
+    def _own(self, adder: str, gradients: Mapping[str, torch.Tensor | None]) -> list[Bundle]:
+        return [Bundle.of(names, gradients) for names in self._bundles.get(adder, {}).values()]
+
+    def _audiences(self, added: Iterable[Holders]) -> list[tuple[list[str], tuple[Holders, ...]]]:
+        """Peers who get the same sums, and which; in a group without tied weights all get the same."""
+        found: dict[tuple[Holders, ...], list[str]] = {}
+        for peer in self._peers:
+            found.setdefault(tuple(holders for holders in added if peer in holders), []).append(peer)
+        return [(peers, holders) for holders, peers in found.items()]
+
+    def _send(self, peers: Sequence[str], tag: Tag, bundles: Sequence[Bundle], *, keep: bool) -> None:
+        site = self._site
+        tensors: list[torch.Tensor] = [part for bundle in bundles for part in bundle.parts]
+        with_statistics = [p for p in peers if keep and p in site.group]
+        for some, more in (
+            (with_statistics, _written(site.stage.running.statistics) if with_statistics else []),
+            ([p for p in peers if p not in with_statistics], []),
+        ):
+            if some and (tensors or more):
+                message = pack([*tensors, *more])
+                for peer in some:
+                    site.link.send(peer, tag, message, site.timeout_s)
+
+    def _receive(
+        self, peer: str, tag: Tag, wanted: Mapping[Holders, Sequence[str]], *, keep: bool
+    ) -> tuple[dict[Holders, Bundle], dict[tuple[int, int], Statistic]]:
+        site = self._site
+        keep = keep and peer in site.group
+        if not wanted and not keep:
+            return {}, {}
+        parts = iter(unpack(site.link.receive(peer, tag, site.timeout_s), site.stage.device, copy=False))
+        bundles = {holders: take(parts, names, site.stage.parameters, peer) for holders, names in wanted.items()}
+        return bundles, _read(list(parts), peer) if keep else {}
 
 
-def _total(parts: Sequence[torch.Tensor | None]) -> torch.Tensor | None:
-    """The sum in the given order, in the memory of the first; who has no gradient (a short round) is left out."""
-    total: torch.Tensor | None = None
-    for part in parts:
-        if part is not None:
-            total = part if total is None else total.add_(part)
-    return total
+def _written(statistics: Mapping[tuple[int, int], Statistic]) -> list[torch.Tensor]:
+    keys = sorted(statistics)
+    index = torch.tensor([[*key, statistics[key].rows] for key in keys], dtype=torch.int64).reshape(-1, 3)
+    return [index, *(statistics[key].flat for key in keys)]
 
 
-def _send(site: Site, peers: Sequence[str], tag: Tag, tensors: Sequence[torch.Tensor | None]) -> None:
-    """Sends gradients to these peers: large ones as they are, small ones end to end, as a message part costs more."""
-    if not tensors:
-        return
-    present = torch.tensor([t is not None for t in tensors])
-    given = [t for t in tensors if t is not None]
-    small: dict[torch.dtype, list[torch.Tensor]] = {}
-    for tensor in given:
-        if tensor.nbytes < _LARGE_BYTES:
-            small.setdefault(tensor.dtype, []).append(tensor.reshape(-1))
-    flat = [torch.cat(some) for some in small.values()]
-    large = [t.contiguous() for t in given if t.nbytes >= _LARGE_BYTES]
-    message = pack([present, *flat, *large])
-    for peer in peers:
-        site.link.send(peer, tag, message, site.timeout_s)
-
-
-def _receive(site: Site, peer: str, tag: Tag, names: Sequence[str]) -> dict[str, torch.Tensor | None]:
-    """The gradients of these parameters, as a peer sent them."""
-    if not names:
-        return {}
-    head, *rest = unpack(site.link.receive(peer, tag, site.timeout_s), site.stage.device, copy=False)
-    if head is None or len(head) != len(names):
-        raise LinkError(f"damaged gradients arrived from {peer}; the link is broken")
-    present = [site.stage.parameters[n] for n, there in zip(names, head.tolist(), strict=True) if there]
-    kinds = len({p.dtype for p in present if p.nbytes < _LARGE_BYTES})
-    flats = {t.dtype: iter(t.split(_sizes(present, t.dtype))) for t in rest[:kinds] if t is not None}
-    large = iter(rest[kinds:])
-    found: dict[str, torch.Tensor | None] = dict.fromkeys(names)
-    for name, there in zip(names, head.tolist(), strict=True):
-        parameter = site.stage.parameters[name]
-        if there:
-            arrived = next(large, None) if parameter.nbytes >= _LARGE_BYTES else next(flats[parameter.dtype])
-            if arrived is None or arrived.numel() != parameter.numel():
-                raise LinkError(f"damaged gradients of {name} arrived from {peer}; the link is broken")
-            found[name] = arrived.view(parameter.shape)
+def _read(parts: Sequence[torch.Tensor | None], peer: str) -> dict[tuple[int, int], Statistic]:
+    found = {}
+    index = parts[0] if parts else None
+    if index is None or len(index) != len(parts) - 1:
+        raise LinkError(f"damaged statistics arrived from {peer}; the link is broken")
+    for (micro_batch, kind, rows), value in zip(index.tolist(), parts[1:], strict=True):
+        if value is None:
+            raise LinkError(f"damaged statistics arrived from {peer}; the link is broken")
+        found[micro_batch, kind] = Statistic(value, rows)
     return found
 
 
-def _sizes(parameters: Sequence[torch.Tensor], dtype: torch.dtype) -> list[int]:
-    return [p.numel() for p in parameters if p.dtype == dtype and p.nbytes < _LARGE_BYTES]
-
-
-def share_statistics(site: Site, round: int) -> None:
-    """Gives everybody in the group the batch statistics of all micro-batches, so that all fold the same buffers."""
-    running = site.stage.running
-    if len(site.group) < 2 or not running.shared:
-        return
-    keys = sorted(running.statistics)
-    index = torch.tensor([[*key, running.statistics[key].rows] for key in keys], dtype=torch.int64).reshape(-1, 3)
-    message = pack([index, *(running.statistics[key].flat for key in keys)])
-    others = [d for d in site.group if d != site.me]
-    for peer in others:
-        site.link.send(peer, Tag("statistics", round), message, site.timeout_s)
-    collected = {key: [running.statistics[key]] for key in keys}
-    for peer in others:
-        head, *values = unpack(site.link.receive(peer, Tag("statistics", round), site.timeout_s), site.stage.device)
-        for (micro_batch, kind, rows), value in zip([] if head is None else head.tolist(), values, strict=True):
-            if value is None:
-                raise LinkError(f"damaged statistics arrived from {peer}; the link is broken")
-            collected.setdefault((micro_batch, kind), []).append(Statistic(value, rows))
-    running.statistics = {key: _mean(parts) for key, parts in collected.items()}
+def _merged(told: Sequence[Mapping[tuple[int, int], Statistic]]) -> dict[tuple[int, int], Statistic]:
+    collected: dict[tuple[int, int], list[Statistic]] = {}
+    for statistics in told:
+        for key, statistic in statistics.items():
+            collected.setdefault(key, []).append(statistic)
+    return {key: _mean(parts) for key, parts in collected.items()}
 
 
 def _mean(parts: Sequence[Statistic]) -> Statistic:
@@ -158,5 +175,5 @@ def _mean(parts: Sequence[Statistic]) -> Statistic:
     if len(parts) == 1:
         return parts[0]
     rows = sum(part.rows for part in parts)
-    total = torch.stack([part.flat.double() * part.rows for part in parts]).sum(0)
-    return Statistic((total / rows).to(parts[0].flat.dtype), rows)
+    added = torch.stack([part.flat.double() * part.rows for part in parts]).sum(0)
+    return Statistic((added / rows).to(parts[0].flat.dtype), rows)

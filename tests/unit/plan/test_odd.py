@@ -14,6 +14,7 @@ from potluck.plan.cost import CostModel
 from potluck.plan.events import simulate
 from potluck.plan.messages import Messages
 from potluck.plan.search import Search, find_plan
+from potluck.plan.summing import summing_s
 from potluck.plan.tables import Tables
 from potluck.types import Plan
 from tests.unit.plan.odd_instances import Odd, faster, odd_instance
@@ -53,16 +54,19 @@ def test_summing_gradients_costs_what_its_messages_cost(seed: int) -> None:
     cost = CostModel(odd.facts, odd.profile, odd.rows, odd.micro_batches)
     plan = plans(odd)["data-parallel"]
     (station,) = cost.of_plan(plan)
-    messages = Messages(plan, odd.facts, Tables(odd.profile))
-    longest = 0.0
-    for device in plan.devices:
-        seconds = 0.0
-        for phase in ("reduce", "sum"):
+    tables = Tables(odd.profile)
+    messages = Messages(plan, odd.facts, tables)
+    size = sum(block.trainable_bytes for block in odd.facts.blocks)
+    found = summing_s(tables, plan.stages[0].group, size)
+    for device, summing in zip(plan.devices, found, strict=True):
+        for phase, seconds in (("reduce", summing.parts_s), ("sum", summing.sums_s)):
             out, back = messages.summing(device, phase)
-            seconds += messages.handling_s(device, out) + messages.handling_s(device, back)
-            seconds += sum(p.transfer_s for p in out) + max(p.latency_s for p in out)
-        longest = max(longest, seconds)
-    assert station.reduce_s == pytest.approx(longest)
+            expected = messages.handling_s(device, out) + messages.handling_s(device, back)
+            arrives_s = tables.inlet_s(device, sum(p.size_bytes for p in back))
+            expected += max(sum(p.transfer_s for p in out), arrives_s) + max(p.latency_s for p in out)
+            assert seconds == pytest.approx(expected, rel=1e-6)
+    slowest = max(s.sums_s for s in found)
+    assert slowest * (1 - 1e-9) <= station.reduce_s <= (slowest + max(s.parts_s for s in found)) * (1 + 1e-9)
 
 
 @pytest.mark.parametrize("seed", FAR_AWAY)
@@ -137,7 +141,8 @@ def test_a_tied_weight_is_sent_to_every_member_of_a_group() -> None:
     plan = plans(odd)["pipedream"]
     assert len(plan.stages[1].group) > 1
     by_cost = float(cost.seconds([cost.of_plan(plan)])[0])
-    assert by_cost == pytest.approx(simulate(plan, odd.facts, odd.profile).round_s, rel=0.1)
+    by_simulation = simulate(plan, odd.facts, odd.profile).round_s
+    assert by_cost == pytest.approx(by_simulation, rel=0.15)  # the coarse one lets both kinds of sums overlap
 
 
 def test_samples_that_take_long_to_send_are_not_counted_twice() -> None:

@@ -1,0 +1,92 @@
+"""Who of a group adds up how much of its gradients, and what that costs each member.
+
+Every parameter has one device that adds it up. Whoever adds up a part f of G bytes in a group of n sends the rest of
+its own gradients and n - 1 sums, so G · (1 + (n - 2) · f) bytes, and gets as many. Where a slow processor handles
+bytes more slowly than lines carry them, it is spared; where lines are the limit, all add up alike.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from potluck.plan.tables import DeviceTables, Tables
+from potluck.types import Member
+
+WHOLE = 100  # weights of a group add up to about this
+
+
+class Summing(NamedTuple):
+    """Seconds of one member."""
+
+    parts_s: float  # its parts leave, and those it adds up arrive
+    sums_s: float  # the sums leave and arrive
+
+
+def adding_weights(tables: Tables, devices: Sequence[str]) -> tuple[int, ...]:
+    """How much of a group's gradients each member adds up, so that all are done at the same time."""
+    count = len(devices)
+    if count == 1:
+        return (1,)
+    costs = [_byte_s(tables, device, devices) for device in devices]
+    if count == 2 or min(costs) <= 0:  # of two, each sends and gets as much whoever adds up
+        return (1,) * count
+    chosen = set(range(count))
+    while True:
+        level = (count - 2 + len(chosen)) / sum(1 / costs[place] for place in chosen)
+        spared = {place for place in chosen if level / costs[place] < 1}
+        if not spared:
+            break
+        chosen -= spared
+    parts = [(level / costs[p] - 1) / (count - 2) if p in chosen else 0.0 for p in range(count)]
+    return tuple(round(WHOLE * part) for part in parts)
+
+
+def _byte_s(tables: Tables, device: str, group: Sequence[str]) -> float:
+    """Seconds for a byte that the device sends and one that it gets."""
+    copy = tables.devices[device].profile.copy_bytes_s
+    line_s = max(tables.transfer_s(device, other, 1.0) for other in group if other != device)
+    return (2.0 / copy if copy else 0.0) + max(line_s, tables.inlet_s(device, 1.0))
+
+
+def parts_of(group: Sequence[Member]) -> dict[str, float]:
+    """The part of the gradients that each member adds up."""
+    if len(group) == 1:
+        return {group[0].device: 1.0}
+    whole = sum(member.sums for member in group)
+    return {member.device: member.sums / whole for member in group}
+
+
+def summing_s(tables: Tables, group: Sequence[Member], size_bytes: float) -> list[Summing]:
+    """What each member of a group spends on summing so many bytes, in its two phases."""
+    parts = parts_of(group)
+    return [_member(tables, tables.devices[m.device], parts, size_bytes) for m in group]
+
+
+def _member(tables: Tables, me: DeviceTables, parts: dict[str, float], size: float) -> Summing:
+    others = [device for device in parts if device != me.name]
+    mine, adders = size * parts[me.name], [other for other in others if parts[other] > 0]
+    first, second = _lines_s(tables, me.name, parts, size)
+    copy = me.profile.copy_bytes_s
+    messages = len(adders) + (len(others) if mine else 0)
+    moved = size * (1 - parts[me.name]) + len(others) * mine
+    handling = messages * me.profile.message_s + (moved / copy if copy else 0.0)
+    latency = max(tables.latency_s(me.name, other) for other in others)
+    return Summing(first + handling + latency, second + handling + latency)
+
+
+def _lines_s(tables: Tables, me: str, parts: dict[str, float], size: float) -> tuple[float, float]:
+    """Seconds for which a member's lines are taken while parts are sent, and while sums are."""
+    if tables.profile.medium == "shared":
+        both = sum(tables.transfer_s(a, b, size * parts[b]) for a in parts for b in parts if a != b)
+        return both, sum(tables.transfer_s(a, b, size * parts[a]) for a in parts for b in parts if a != b)
+    others = [device for device in parts if device != me]
+    parts_out_s = sum(tables.transfer_s(me, other, size * parts[other]) for other in others)
+    sums_out_s = sum(tables.transfer_s(me, other, size * parts[me]) for other in others)
+    if tables.profile.medium == "full":
+        parts_in_s = tables.inlet_s(me, size * parts[me] * len(others))
+        sums_in_s = tables.inlet_s(me, size * (1 - parts[me]))
+        return max(parts_out_s, parts_in_s), max(sums_out_s, sums_in_s)
+    parts_in_s = sum(tables.transfer_s(other, me, size * parts[me]) for other in others)
+    sums_in_s = sum(tables.transfer_s(other, me, size * parts[other]) for other in others)
+    return parts_out_s + parts_in_s, sums_out_s + sums_in_s
