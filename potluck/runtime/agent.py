@@ -21,11 +21,11 @@ from potluck.runtime.committers import AskCoordinator, DecideAlone
 from potluck.runtime.devices import host_words, settle
 from potluck.runtime.exchange import Site
 from potluck.runtime.executor import Committer, Executor
-from potluck.runtime.group import share_sums
 from potluck.runtime.layout import PlanLayout
 from potluck.runtime.measuring import Surveyor
 from potluck.runtime.stage import StageRunner, StageState
 from potluck.runtime.state_transfer import receive_state, send_state
+from potluck.runtime.sums import share_sums
 from potluck.runtime.throttle import Throttle
 from potluck.runtime.warm_up import warm_up
 from potluck.types import COORDINATOR, DeviceSpec
@@ -204,7 +204,8 @@ class Agent:
             committer = AskCoordinator(self._client.send, self._verdicts, self._timeout_s)
         self._halted = False
         site = Site(me, index, order.plan, layout, stage, self._link, self._timeout_s)
-        self._executor = Executor(site, share_sums(order.plan, users, sizes), committer, Throttle(self._spec.speed))
+        sums = share_sums(order.plan, users, sizes, layout.running_statistics())
+        self._executor = Executor(site, sums, committer, Throttle(self._spec.speed))
         self._client.send(Prepared(term=order.term))
         first, end = order.plan.stages[index].blocks
         self._say(f"{me} holds stage {index + 1} of {len(order.plan.stages)}: blocks {first}-{end - 1}")

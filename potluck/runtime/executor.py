@@ -13,10 +13,11 @@ import torch
 from potluck.plan.routes import Part
 from potluck.plan.schedule import Action, actions
 from potluck.runtime.exchange import Exchange, Site, TensorMap
-from potluck.runtime.group import Reducer, Sums
+from potluck.runtime.group import Reducer
 from potluck.runtime.parcels import pack
 from potluck.runtime.stage import Rows
 from potluck.runtime.stop_watch import StopWatch
+from potluck.runtime.sums import Sums
 from potluck.runtime.throttle import Throttle
 from potluck.types import COORDINATOR
 from potluck.wire.link import Tag
@@ -36,7 +37,9 @@ class Executor:
     def __init__(self, site: Site, sums: Sums, committer: Committer, throttle: Throttle) -> None:
         self.site, self.committer, self.throttle = site, committer, throttle
         self.stage = site.stage
-        self.answers_for = sums.answerable(site)
+        self.answers_for = sums.answerable(
+            site.me, [n for n in site.stage.trainable if site.layout.owner[n] == site.index]
+        )
         self.reducer = Reducer(site, sums)
         self.watch = StopWatch()
 
@@ -96,6 +99,9 @@ class _Round:
         """Does everything up to the report."""
         owner, begin = self.owner, self.begin
         started, busy_before = time.monotonic(), owner.throttle.busy_s
+        owner.reducer.begin(begin.round)
+        mine = [j for j, size in enumerate(begin.sizes) if owner.site.part(j, size) is not None]
+        self.last = mine[-1] if mine else -1
         for action in actions(owner.site.plan, owner.site.me, len(begin.sizes)):
             if action.kind == "reduce":
                 self._reduce()
@@ -154,8 +160,11 @@ class _Round:
             self._look_at(j, "forward", (*feeds.values(), *received.values()), self.outputs[j].values(), loss)
 
     def _backward(self, j: int) -> None:
+        # Later backwards would add to what is summed already; a GPU's gradients are not there when its call returns.
+        summing = j == self.last and self.owner.reducer.busy and self.owner.stage.device.type == "cpu"
+        noted = self.owner.reducer.ready if summing else None
         with self.owner.throttle:
-            self.backs[j] = self.owner.stage.backward(j, self.gradients.pop(j, {}))
+            self.backs[j] = self.owner.stage.backward(j, self.gradients.pop(j, {}), noted)
         if self.look and not self.trouble:
             results = [*self.backs[j].values(), *self.owner.stage.gradients().values()]
             self._look_at(j, "backward", (), [t for t in results if t is not None], None)
@@ -173,7 +182,7 @@ class _Round:
             self.trouble = f"non-finite values first appeared in {where}"
 
     def _reduce(self) -> None:
-        self.owner.reducer.run(self.begin.round, self._measure_norms)
+        self.owner.reducer.finish(self._measure_norms)
 
     def _measure_norms(self) -> None:
         with self.owner.throttle:

@@ -73,7 +73,19 @@ class PlanLayout:
             for edges in (self.edges["train"], self.gradients)
             for (a, b), crossing in edges.items()
         ]
-        return max(needs, default=0)
+        return max(needs, default=0) + self._summed_bytes()
+
+    def _summed_bytes(self) -> int:
+        """Most bytes of gradients that two devices may have on the way to each other while they are summed."""
+        program = self.programs.train
+        trainable = {s.name: value_bytes(program.values[s.id], 1) for s in program.sources if s.trainable}
+        held = {n: sum(len(self.plan.stages[s].group) for s in stages) for n, stages in self.users.items()}
+        return sum(size for name, size in trainable.items() if held.get(name, 0) > 1)
+
+    def running_statistics(self) -> list[bool]:
+        """Of each stage, whether its forwards change running statistics."""
+        updates = self.programs.train.updates
+        return [any(updates[i].kind != "value" for i in piece.updates) for piece in self.pieces["train"]]
 
     def is_fed(self, mode: str, stage: int) -> bool:
         """Whether the coordinator sends this stage something for every micro-batch."""

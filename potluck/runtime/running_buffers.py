@@ -36,6 +36,7 @@ class RunningBuffers:
         self.values = buffers
         self.statistics: dict[tuple[int, int], Statistic] = {}  # (micro-batch, kind) → statistic
         self._replaced: dict[str, torch.Tensor] = {}
+        self._folded: dict[int, tuple[torch.Tensor, list[torch.Tensor]]] = {}  # kind → its buffers end to end
         self._free = [program.updates[i] for i in updates if program.updates[i].kind == "value"]
         kinds: dict[_Kind, list[Update]] = {}
         uses: dict[str, int] = {}
@@ -46,11 +47,6 @@ class RunningBuffers:
                 kinds.setdefault(key, []).append(update)
         self._kinds = sorted(kinds.items(), key=lambda item: item[0].use)
         self._chains = _chains([{u.buffer for u in updates} for _, updates in self._kinds])
-
-    @property
-    def shared(self) -> bool:
-        """Whether members of a group have statistics to tell each other."""
-        return bool(self._kinds)
 
     def read(self, name: str) -> torch.Tensor:
         """The buffer a forward sees: replaced ones as the micro-batch before left them."""
@@ -88,13 +84,18 @@ class RunningBuffers:
         if not statistics:
             return
         key, updates = self._kinds[index]
-        shapes = [self.values[u.buffer].shape for u in updates]
-        running = torch.cat([self.values[u.buffer].reshape(-1) for u in updates])
+        values = [self.values[u.buffer] for u in updates]
+        whole, views = self._folded.get(index, (None, []))
+        if whole is None or any(value is not view for value, view in zip(values, views, strict=True)):
+            whole = torch.cat([value.reshape(-1) for value in values])
+        running = whole
         for statistic in statistics:
             more = running.new_tensor(key.amount)
             running = running + more if key.kind == "count" else _fold(running, statistic, key)
-        for update, part, shape in zip(updates, running.split([s.numel() for s in shapes]), shapes, strict=True):
-            self.values[update.buffer] = part.view(shape).clone()
+        parts = running.split([value.numel() for value in values])
+        views = [part.view(value.shape) for part, value in zip(parts, values, strict=True)]
+        self.values.update(zip((u.buffer for u in updates), views, strict=True))
+        self._folded[index] = (running, views)
 
     def abort(self) -> None:
         """Forgets the open round."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import contextlib
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -185,9 +186,10 @@ class StageRunner:
         return None if held.loss is None else float(held.loss.detach())
 
     def backward(
-        self, micro_batch: int, gradients: Mapping[int, torch.Tensor | None]
-    ) -> dict[int, torch.Tensor | None]:
-        """The gradients of what was received; the parameters' are added up."""
+        self, micro_batch: int, gradients: Mapping[int, torch.Tensor | None],
+        noted: Callable[[str], None] | None = None,
+    ) -> dict[int, torch.Tensor | None]:  # fmt: skip
+        """The gradients of what was received; the parameters' are added up, and `noted` is told of each that is."""
         if self.recompute:
             kept = self._kept.pop(micro_batch)
             stash, _ = self._run(kept.rows, kept.given, kept.received, kept.buffers, kept.scale)
@@ -204,8 +206,25 @@ class StageRunner:
             roots.append(stash.loss)
             seeds.append(torch.full_like(stash.loss, stash.scale))
         if roots:
-            torch.autograd.backward(roots, seeds)
+            with self._noting(noted):
+                torch.autograd.backward(roots, seeds)
         return stash.arriving
+
+    @contextlib.contextmanager
+    def _noting(self, noted: Callable[[str], None] | None) -> Iterator[None]:
+        """Has somebody told of every parameter whose gradient a backward pass has added to."""
+        if noted is None:
+            yield
+            return
+        hooks = [
+            self.parameters[name].register_post_accumulate_grad_hook(lambda _, name=name: noted(name))
+            for name in self.trainable
+        ]
+        try:
+            yield
+        finally:
+            for hook in hooks:
+                hook.remove()
 
     def gradients(self) -> dict[str, torch.Tensor | None]:
         """What this device's micro-batches have added up to."""

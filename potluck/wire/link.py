@@ -75,6 +75,9 @@ class Link(Protocol):
         The memory is writable and aligned to 8 bytes. Raises LinkTimeout, PeerLost or Cancelled.
         """
 
+    def arrived(self, peer: str, tag: Tag) -> bool:
+        """Whether `receive` would return at once. After `adopt`."""
+
     def cancel(self, reason: str) -> None:
         """End every blocked and later send and receive with `Cancelled`, until the next `adopt`. At any time."""
 

@@ -122,6 +122,12 @@ class Mailbox:
 
         return self._wait(peer, lambda: f"waiting for {tag} from it", timeout_s, oldest)
 
+    def holds(self, peer: str, tag: Tag) -> bool:
+        """Whether a message with this tag from this peer is there."""
+        with self._changed:
+            state = self._peers.get(peer)
+            return state is not None and tag in state.parcels
+
     def consumed(self, peer: str, term: int, size_bytes: int) -> int:
         """Counts what was consumed; returns the bytes to tell its sender of now, 0 while that is not worth it."""
         with self._changed:

@@ -121,6 +121,10 @@ class ZmqLink:
             self._request(_Consumed(parcel.header.term, peer, due_bytes))
         return parcel.parts
 
+    def arrived(self, peer: str, tag: Tag) -> bool:
+        """Whether a message with this tag from this peer is there. See `Link`."""
+        return self._mailbox.holds(peer, tag)
+
     def cancel(self, reason: str) -> None:
         """End every blocked send and receive with `Cancelled`. See `Link`."""
         self._mailbox.cancel(reason)

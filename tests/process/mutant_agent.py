@@ -76,7 +76,7 @@ def term_check_removed() -> None:
 def _patch_backward(change: Callable[[Any, Any], Any]) -> None:
     backward = StageRunner.backward
 
-    def faulty(self: StageRunner, micro_batch: int, gradients: Any) -> Any:
+    def faulty(self: StageRunner, micro_batch: int, gradients: Any, *_: Any) -> Any:
         before = {n: None if g is None else g.clone() for n, g in self.gradients().items()}
         result = backward(self, micro_batch, gradients)
         if micro_batch == 1:
