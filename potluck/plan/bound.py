@@ -141,7 +141,7 @@ class _Bound:
         """Whether some cuts let every stage finish in time. The less a stage has waited, the better for all after it.
 
         `before` is what passes until a stage can begin, `after` what is left to do when it has ended, `around` both;
-        summing gradients happens at the same time as what is left.
+        summing gradients may begin after one forward, and happens at the same time as what is left.
         """
         m, commit = self.cost.micro_batches, self.cost.profile.commit_s
         before = np.full(self.blocks + 1, np.inf)
@@ -151,7 +151,7 @@ class _Bound:
             begin = np.maximum(before[:, None], group.update)
             whole = np.maximum(around[:, None], after[:, None] + group.update)
             work = m * group.busy + commit
-            needs = np.maximum(whole + work, begin + work + group.reduce)
+            needs = np.maximum(whole + work, begin + group.forward + group.reduce + commit)
             ahead, left = begin + group.forward, after[:, None] + (group.passage - group.forward)
             both = whole + group.passage
             if p < len(wires):

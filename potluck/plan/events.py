@@ -16,11 +16,10 @@ from typing import NamedTuple
 
 from potluck.plan.messages import Messages, Parcel
 from potluck.plan.schedule import ROUNDS_AHEAD, Action, actions, stage_of
+from potluck.plan.steps import SUMMING, Key, Step, SummingSteps
 from potluck.plan.tables import Tables
 from potluck.types import COORDINATOR, ModelFacts, Plan, Profile
 
-SUMMING = ("reduce", "sum")  # the phases of summing gradients
-_Key = tuple[object, ...]  # what names a message
 _Ends = tuple[str, str]  # sender and receiver of a message
 
 
@@ -65,32 +64,21 @@ def simulate(
 class _Walker:
     """One device: the rest of its actions, its clock, and what it waits for."""
 
-    def __init__(self, device: str, steps: Iterator[_Step]) -> None:
+    def __init__(self, device: str, steps: Iterator[Step]) -> None:
         self.device, self.steps = device, steps
-        self.missing: set[_Key] = set()
+        self.missing: set[Key] = set()
         self.since = 0.0  # when it took up its step
         self.after = 0.0  # earliest time to go on, given what has arrived
-        self.step: _Step | None = None
+        self.step: Step | None = None
         self.sending = False  # the step is done but for what it sends
-
-
-class _Step(NamedTuple):
-    """One action with all it needs."""
-
-    kind: str
-    round: int
-    micro_batch: int
-    needs: tuple[_Key, ...]
-    seconds: float
-    sends: tuple[tuple[_Key, Parcel], ...]
 
 
 class _World:
     def __init__(self, plan: Plan, facts: ModelFacts, profile: Profile, tables: Tables, rounds: int) -> None:
         self.plan, self.profile, self.tables, self.rounds = plan, profile, tables, rounds
         self.messages = Messages(plan, facts, tables)
-        self.arrived: dict[_Key, float] = {}
-        self.waiting: dict[_Key, list[_Walker]] = {}
+        self.arrived: dict[Key, float] = {}
+        self.waiting: dict[Key, list[_Walker]] = {}
         self.ports: dict[str, float] = {}
         self.inlets: dict[str, float] = {}  # device → when all that was sent to it will be there
         self.ready: dict[int, dict[str, float]] = {}
@@ -98,8 +86,9 @@ class _World:
         self.reducing: dict[str, int] = {}  # device → place of its last span of summing gradients
         self.ends: list[float] = []
         self.queue: list[tuple[float, int, _Walker | _Ends]] = []
-        self.pending: dict[str, dict[int, tuple[_Key, Parcel]]] = {}  # device → messages that wait for it, by number
+        self.pending: dict[str, dict[int, tuple[Key, Parcel]]] = {}  # device → messages that wait for it, by number
         self.count = 0
+        self.now = 0.0
 
     def run(self) -> None:
         for device in (*self.plan.devices, COORDINATOR):
@@ -107,6 +96,7 @@ class _World:
             self._next(_Walker(device, steps), 0.0)
         while self.queue:
             now, _, who = heapq.heappop(self.queue)
+            self.now = now
             if isinstance(who, _Walker):
                 self._do(who, now)
             else:
@@ -156,7 +146,7 @@ class _World:
             self._report(walker.device, step.round, done)
         self._next(walker, done)
 
-    def _note(self, walker: _Walker, step: _Step, start: float, done: float) -> None:
+    def _note(self, walker: _Walker, step: Step, start: float, done: float) -> None:
         """Remembers what a device did; summing gradients is one span from its beginning to its end, with waits."""
         if step.kind != "reduce":
             self.spans.append(Span(walker.device, step.kind, step.round, step.micro_batch, start, done))
@@ -168,7 +158,7 @@ class _World:
             self.reducing[walker.device] = len(self.spans)
             self.spans.append(Span(walker.device, step.kind, step.round, step.micro_batch, walker.since, done))
 
-    def _hand_over(self, key: _Key, parcel: Parcel, now: float) -> None:
+    def _hand_over(self, key: Key, parcel: Parcel, now: float) -> None:
         """Half-duplex: a message is sent when both its ends are free; until then, others may use the one that is."""
         ends = (parcel.source, parcel.target)
         if any(self.ports.get(end, 0.0) > now for end in ends):
@@ -205,7 +195,7 @@ class _World:
             left = self.inlets[parcel.target] = max(left, self.inlets.get(parcel.target, 0.0) + inlet_s)
         return left + parcel.latency_s
 
-    def _arrive(self, key: _Key, when: float) -> None:
+    def _arrive(self, key: Key, when: float) -> None:
         self.arrived[key] = when
         for walker in self.waiting.pop(key, ()):
             walker.missing.discard(key)
@@ -222,46 +212,58 @@ class _World:
             self.ends.append(end)
             self._arrive(("verdict", round), end)
 
-    def _feeding(self) -> Iterator[_Step]:
+    def _feeding(self) -> Iterator[Step]:
         """The coordinator: sends the samples of each round, a little ahead; also of those after the last simulated."""
         feeds = self.messages.feeds()
         for round in range(self.rounds + ROUNDS_AHEAD):
-            gate: tuple[_Key, ...] = (("verdict", round - ROUNDS_AHEAD),) if round >= ROUNDS_AHEAD else ()
+            gate: tuple[Key, ...] = (("verdict", round - ROUNDS_AHEAD),) if round >= ROUNDS_AHEAD else ()
             for j, parcel in feeds:
                 key = ("feed", round, j, parcel.target)
-                yield _Step("feed", round, j, gate, 0.0, ((key, parcel),))
+                yield Step("feed", round, j, gate, 0.0, ((key, parcel),))
                 gate = ()
 
-    def _walk(self, device: str) -> Iterator[_Step]:
+    def _walk(self, device: str) -> Iterator[Step]:
         me = self.tables.devices[device]
         stage = self.plan.stages[stage_of(self.plan, device)]
         update_s = float(me.update[stage.blocks[1]] - me.update[stage.blocks[0]])
         listed = actions(self.plan, device, self.plan.micro_batches)
+        last = max((i for i, action in enumerate(listed) if action.kind == "backward"), default=-1)
         for round in range(self.rounds):
-            for action in listed:
-                yield from self._steps(device, action, round)
-            yield _Step("update", round, -1, (("verdict", round),), update_s, ())
+            summing = SummingSteps(device, round, self.messages, self.arrived)
+            for place, action in enumerate(listed):
+                if place == last and summing.buckets:
+                    yield from self._last_backward(device, summing, action.micro_batch)
+                elif action.kind == "reduce":
+                    yield from summing.finish(action.micro_batch)
+                else:
+                    yield from self._steps(device, action, round)
+            yield Step("update", round, -1, (("verdict", round),), update_s, ())
 
-    def _steps(self, device: str, action: Action, round: int) -> Iterator[_Step]:
+    def _steps(self, device: str, action: Action, round: int) -> Iterator[Step]:
         j, kind = action.micro_batch, action.kind
         if kind in ("forward", "backward"):
-            yield _Step(kind, round, j, (), self.messages.compute_s(device, kind), ())
+            yield Step(kind, round, j, (), self.messages.compute_s(device, kind), ())
         elif kind in ("receive_inputs", "receive_gradients"):
             parcels = self.messages.arriving(device, kind, j)
-            needs: tuple[_Key, ...] = tuple((p.kind, round, j, p.source, p.target) for p in parcels)
+            needs: tuple[Key, ...] = tuple((p.kind, round, j, p.source, p.target) for p in parcels)
             if kind == "receive_inputs" and self.messages.is_fed(device):
                 needs += (("feed", round, j, device),)
-            yield _Step(kind, round, j, needs, self.messages.handling_s(device, parcels), ())
+            yield Step(kind, round, j, needs, self.messages.handling_s(device, parcels), ())
         elif kind in ("send_outputs", "send_gradients"):
             parcels = self.messages.leaving(device, kind, j)
-            sends: tuple[tuple[_Key, Parcel], ...] = tuple(((p.kind, round, j, p.source, p.target), p) for p in parcels)
-            yield _Step(kind, round, j, (), self.messages.handling_s(device, parcels), sends)
-        elif kind == "reduce":
-            for phase in SUMMING:
-                out, back = self.messages.summing(device, phase)
-                sends = tuple(((phase, round, p.source, p.target), p) for p in out)
-                yield _Step(kind, round, j, (), self.messages.handling_s(device, out), sends)
-                needs = tuple((phase, round, p.source, p.target) for p in back)
-                yield _Step(kind, round, j, needs, self.messages.handling_s(device, back), ())
+            sends: tuple[tuple[Key, Parcel], ...] = tuple(((p.kind, round, j, p.source, p.target), p) for p in parcels)
+            yield Step(kind, round, j, (), self.messages.handling_s(device, parcels), sends)
         elif kind == "ready":
-            yield _Step(kind, round, j, (), 0.0, ())
+            yield Step(kind, round, j, (), 0.0, ())
+
+    def _last_backward(self, device: str, summing: SummingSteps, j: int) -> Iterator[Step]:
+        """The last backward of a round, in pieces: after each, gradients that are complete are sent and added up."""
+        seconds, done = self.messages.compute_s(device, "backward"), 0.0
+        for number, bucket in enumerate(summing.buckets):
+            yield Step("backward", summing.round, j, (), (bucket.ready - done) * seconds, ())
+            done = bucket.ready
+            yield from summing.offer(number, j)
+            yield Step("backward", summing.round, j, (), 0.0, ())  # until everybody else has come to this time
+            yield from summing.poll(j, self.now)
+        if done < 1.0:
+            yield Step("backward", summing.round, j, (), (1.0 - done) * seconds, ())

@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from potluck.plan.buckets import Bucket, buckets
 from potluck.plan.edges import Edges
 from potluck.plan.routes import Route, routes, rows
 from potluck.plan.schedule import stage_of
@@ -37,6 +38,7 @@ class Messages:
         self._known: dict[tuple[str, str, int], tuple[Parcel, ...]] = {}
         self._summing: dict[tuple[str, str], tuple[list[Parcel], list[Parcel]]] = {}
         self._compute: dict[tuple[str, str], float] = {}
+        self._buckets: dict[int, list[Bucket]] = {}
         self._ways: dict[tuple[tuple[int, int], int, bool], tuple[Route, ...]] = {}
         self._ties = self._tied()
         self._touching: dict[tuple[bool, int], dict[int, list[tuple[tuple[int, int], int]]]] = {}
@@ -97,8 +99,38 @@ class Messages:
         """What must be there before a forward ("receive_inputs") or a backward ("receive_gradients")."""
         return self._kept(device, kind, j, mine=1 if kind == "receive_inputs" else 0, outwards=False)
 
+    def buckets(self, device: str) -> list[Bucket]:
+        """The buckets in which the device's group sums its gradients."""
+        index = self._home[device]
+        if index not in self._buckets:
+            stage = self._plan.stages[index]
+            tables = self._tables.devices[stage.group[0].device]
+            passing = tables.backward(self._plan.micro_batch_size)
+            seconds = [float(passing[b + 1] - passing[b]) for b in range(*stage.blocks)]
+            self._buckets[index] = buckets(stage, self._facts.blocks[slice(*stage.blocks)], seconds)
+        return self._buckets[index]
+
+    def group(self, device: str) -> tuple[str, ...]:
+        """The device and those it shares its stage with."""
+        return tuple(m.device for m in self._plan.stages[self._home[device]].group)
+
+    def bucket(self, phase: str, bucket: Bucket, source: str, target: str) -> Parcel:
+        """One device's part of a bucket, or its sums."""
+        return self._parcel(phase, source, target, bucket.size_bytes)
+
+    def tied(self, device: str, phase: str) -> tuple[list[Parcel], list[Parcel]]:
+        """What the device sends and gets while gradients of weights tied across stages are summed."""
+        out: list[Parcel] = []
+        back: list[Parcel] = []
+        for (adder, member), size in self._ties.items():
+            if device in (adder, member):
+                leaves = (device == member) == (phase == "reduce")
+                source, target = (member, adder) if phase == "reduce" else (adder, member)
+                (out if leaves else back).append(self._parcel(phase, source, target, size))
+        return out, back
+
     def summing(self, device: str, phase: str) -> tuple[list[Parcel], list[Parcel]]:
-        """What the device sends and gets while gradients are summed: its parts, or the sums."""
+        """All that the device sends and gets while gradients are summed: its parts, or the sums."""
         known = self._summing.get((device, phase))
         if known is None:
             known = self._summing[device, phase] = self._summed(device, phase)

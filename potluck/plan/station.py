@@ -130,18 +130,18 @@ class Stations:
         return self._unsettled[key]
 
     def _once_s(self, blocks: tuple[int, int], group: Sequence[Member]) -> list[float]:
-        """What each member does once a round while others may still compute: its update, and sending its gradients."""
+        """What each member does once a round while others may still compute: its update, and handling gradients."""
         start, stop = blocks
         updates = [self.tables.devices[m.device].update for m in group]
         return [
-            float(update[stop] - update[start]) + summing.parts_s
+            float(update[stop] - update[start]) + summing.handling_s
             for update, summing in zip(updates, self._summing(blocks, group), strict=True)
         ]
 
     def _summing(self, blocks: tuple[int, int], group: Sequence[Member]) -> list[Summing]:
         size = sum(b.trainable_bytes for b in self.facts.blocks[slice(*blocks)])
         if len(group) == 1 or not size:
-            return [Summing(0.0, 0.0)] * len(group)
+            return [Summing(0.0, 0.0, 0.0)] * len(group)
         return summing_s(self.tables, group, size)
 
     def of(self, stage: Stage) -> Station:
@@ -164,7 +164,7 @@ class Stations:
             forward_s=tuple(f for f, _ in steps),
             backward_s=tuple(b for _, b in steps),
             turns=self._turns(stage) if by_turns and len(members) > 1 else (0,) * self.micro_batches,
-            reduce_s=self._reduce_s(stage, busy_s, update_s),
+            reduce_s=self._reduce_s(stage, busy_s, update_s, max(b for _, b in steps)),
             update_s=update_s,
             feed_s=self._feed_s(stage, rows),
             fed_after_s=self._fed_after_s(stage, rows),
@@ -212,14 +212,17 @@ class Stations:
         shares = tuple(m.share for m in stage.group)
         return _turn_order(shares, self.micro_batches)
 
-    def _reduce_s(self, stage: Stage, busy_s: Sequence[float], update_s: float) -> float:
-        """From the end of the last backward until all have the sums: who has less to compute has sent its parts by
-        then, in part or whole."""
+    def _reduce_s(self, stage: Stage, busy_s: Sequence[float], update_s: float, backward_s: float) -> float:
+        """From the end of the last backward until all have the sums.
+
+        Most of it happens during that backward; who has less to compute than others is ready to handle it earlier.
+        """
         if len(stage.group) == 1:
             return 0.0
         done_s = [b + o for b, o in zip(busy_s, self._once_s(stage.blocks, stage.group), strict=True)]
-        left_s = max(done_s) - max(busy_s) - update_s
-        return max(0.0, left_s) + max(s.sums_s for s in self._summing(stage.blocks, stage.group))
+        more_s = max(done_s) - max(busy_s) - update_s
+        summing = self._summing(stage.blocks, stage.group)
+        return max(0.0, more_s) + max(s.handling_s + s.left_s(backward_s) for s in summing)
 
     def _feed_s(self, stage: Stage, rows: Sequence[int]) -> float:
         size = self.edges.fed(stage.blocks)

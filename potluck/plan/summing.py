@@ -16,11 +16,19 @@ from potluck.types import Member
 WHOLE = 100  # weights of a group add up to about this
 
 
+LAST_PART = 0.15  # of what is sent, about as much leaves when the last backward is over
+
+
 class Summing(NamedTuple):
     """Seconds of one member."""
 
-    parts_s: float  # its parts leave, and those it adds up arrive
-    sums_s: float  # the sums leave and arrive
+    handling_s: float  # of its processor: its parts leave and those it adds up arrive; as much again for the sums
+    lines_s: float  # for which its lines are taken, of both
+    latency_s: float  # of a message
+
+    def left_s(self, backward_s: float) -> float:
+        """What is left to wait for after a last backward of this length, of which the first half has little to send."""
+        return max(LAST_PART * self.lines_s, self.lines_s - backward_s / 2) + 2 * self.latency_s
 
 
 def adding_weights(tables: Tables, devices: Sequence[str]) -> tuple[int, ...]:
@@ -58,7 +66,7 @@ def parts_of(group: Sequence[Member]) -> dict[str, float]:
 
 
 def summing_s(tables: Tables, group: Sequence[Member], size_bytes: float) -> list[Summing]:
-    """What each member of a group spends on summing so many bytes, in its two phases."""
+    """What each member of a group spends on summing so many bytes."""
     parts = parts_of(group)
     return [_member(tables, tables.devices[m.device], parts, size_bytes) for m in group]
 
@@ -72,7 +80,7 @@ def _member(tables: Tables, me: DeviceTables, parts: dict[str, float], size: flo
     moved = size * (1 - parts[me.name]) + len(others) * mine
     handling = messages * me.profile.message_s + (moved / copy if copy else 0.0)
     latency = max(tables.latency_s(me.name, other) for other in others)
-    return Summing(first + handling + latency, second + handling + latency)
+    return Summing(handling, first + second, latency)
 
 
 def _lines_s(tables: Tables, me: str, parts: dict[str, float], size: float) -> tuple[float, float]:

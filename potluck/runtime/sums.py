@@ -1,8 +1,6 @@
 """Who adds up which gradients, in which order: decided alike on every device, from the plan alone.
 
-A backward pass has the gradients of the last layers first. Those that become ready together form a bucket, which is
-sent, added up and sent back while the pass goes on. The last buckets, which everybody waits for, go to whoever adds up
-most.
+What `plan/buckets.py` says of bytes is done here with parameters, which are never cut.
 """
 
 from __future__ import annotations
@@ -10,11 +8,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from potluck.plan.buckets import pieces
 from potluck.plan.summing import parts_of
 from potluck.types import Plan
-
-_BUCKETS = 8  # about as many in a group,
-_MOST = 4  # and so many for one device that adds up: each costs everybody two messages
 
 Holders = tuple[str, ...]  # devices, in the order of addition
 
@@ -75,22 +71,15 @@ def share_sums(
 def _runs(
     holders: Holders, names: Sequence[str], sizes: Mapping[str, int], weights: Mapping[str, float]
 ) -> list[tuple[str, tuple[str, ...]]]:
-    """Adders and what they add up, in the order given; who adds up most comes last."""
-    able = sorted((d for d in holders if weights[d] > 0), key=lambda d: weights[d])
-    whole = sum(weights[d] for d in able)
-    parts = [weights[d] / whole for d in able]
-    pieces = [(d, p / n) for d, p in zip(able, parts, strict=True) for n in [_pieces(p)] for _ in range(n)]
-    runs: list[tuple[str, list[str]]] = [(device, []) for device, _ in pieces]
-    total, done, place, end = sum(sizes[n] for n in names), 0.0, 0, pieces[0][1]
+    """Adders and what they add up, in the order given."""
+    cut = pieces({device: weights[device] for device in holders})
+    runs: list[tuple[str, list[str]]] = [(piece.adder, []) for piece in cut]
+    total, done, place, end = sum(sizes[n] for n in names), 0.0, 0, cut[0].part
     for name in names:
         middle = (done + sizes[name] / 2) / max(total, 1)
-        while middle > end and place + 1 < len(pieces):
+        while middle > end and place + 1 < len(cut):
             place += 1
-            end += pieces[place][1]
+            end += cut[place].part
         runs[place][1].append(name)
         done += sizes[name]
     return [(device, tuple(some)) for device, some in runs if some]
-
-
-def _pieces(part: float) -> int:
-    return max(1, min(_MOST, round(part * _BUCKETS)))

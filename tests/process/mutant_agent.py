@@ -83,7 +83,7 @@ def _patch_backward(change: Callable[[Any, Any], Any]) -> None:
             self.set_gradients({n: g if g is None else change(before[n], g) for n, g in self.gradients().items()})
         return result
 
-    StageRunner.backward = faulty  # type: ignore[method-assign]
+    StageRunner.backward = faulty  # type: ignore[method-assign, assignment]
 
 
 def _nth(stage: StageRunner) -> int:
