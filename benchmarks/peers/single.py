@@ -3,6 +3,8 @@
     python -m benchmarks.peers.single --model resnet50 --seconds 20 --ready-file ready --start-file start --out one.json
 
 It warms up, finds its fastest micro-batch, makes the ready file, waits for the start file, and trains for `--seconds`.
+With `--bursts`, it does so again and again: it waits for start.1, start.2 and so on, writes one.json.1, one.json.2, and
+ends when there is a start.end. So it stands beside whatever is measured, as a yardstick for the machine of that minute.
 """
 
 from __future__ import annotations
@@ -12,6 +14,8 @@ import itertools
 import statistics
 import time
 from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
 
 import click
 
@@ -19,12 +23,15 @@ from benchmarks.peers.accumulate import Task, fastest, pieces
 from benchmarks.peers.program import Outcome, Run, Watchdog, finish, run_options
 from benchmarks.workloads import BATCHES, plain, samples, sgd
 
+BURST_LOOK_S = 0.2  # rarely: the wait is beside what others measure
+
 
 @click.command()
 @run_options("8,24,60,120")
 @click.option("--seconds", default=20.0, show_default=True, help="How long to train.")
 @click.option("--trial-s", default=2.0, show_default=True, help="How long to try each size of micro-batch.")
-def main(run: Run, seconds: float, trial_s: float) -> None:
+@click.option("--bursts", is_flag=True, help="Train whenever the next start file appears, until there is one to end.")
+def main(run: Run, seconds: float, trial_s: float, bursts: bool) -> None:
     """Train on one device for a while, or, with --seconds 0, for --rounds."""
     watchdog = Watchdog(run.timeout_s + seconds)
     case = plain(run.model)
@@ -32,9 +39,28 @@ def main(run: Run, seconds: float, trial_s: float) -> None:
     task = Task(case.make_model().to(run.dtype), case.loss, inputs, labels)
     micro_batch = fastest(task, run.micro_batches, run.batch, trial_s)
     watchdog.pat()
+    if bursts:
+        _train_in_bursts(run, task, micro_batch, seconds, watchdog)
+        return
     run.await_start()
     watchdog.pat()
     finish(run, _train(run, task, micro_batch, seconds), dict(task.model.named_parameters()))
+
+
+def _train_in_bursts(run: Run, task: Task, micro_batch: int, seconds: float, watchdog: Watchdog) -> None:
+    if run.start_file is None or run.out is None or run.ready_file is None:
+        raise click.UsageError("--bursts needs --ready-file, --start-file and --out")
+    run.ready_file.touch()
+    end = Path(f"{run.start_file}.end")
+    for number in itertools.count(1):
+        start = Path(f"{run.start_file}.{number}")
+        while not start.exists():
+            if end.exists():
+                return
+            watchdog.pat()
+            time.sleep(BURST_LOOK_S)
+        outcome = _train(run, task, micro_batch, seconds)
+        finish(replace(run, out=Path(f"{run.out}.{number}")), outcome, {})
 
 
 def _train(run: Run, task: Task, micro_batch: int, seconds: float) -> Outcome:

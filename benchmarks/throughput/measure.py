@@ -5,52 +5,84 @@ from __future__ import annotations
 import statistics
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from benchmarks.testbed import Testbed
 from benchmarks.testbed.topology import topology
 from benchmarks.throughput.cells import DDP, OURS, Bench, Cell
-from benchmarks.throughput.others import best_micro_batch, ideal, peer
+from benchmarks.throughput.others import Ideal, best_micro_batch, peer
 from benchmarks.throughput.session import Ours
 from potluck.fleet_file import read_fleet
 
 OURS_TIMEOUT_S = 1800.0
 
 
+class Rate(NamedTuple):
+    """One measurement. A machine that others share is a third faster in one minute than in another, so the ideal is
+    measured right before and after, and what counts is the ratio."""
+
+    samples_per_s: float
+    ideal: float
+
+    @property
+    def part(self) -> float:
+        """Of the ideal."""
+        return self.samples_per_s / self.ideal
+
+
+class Yardstick:
+    """The ideal before and after each measurement."""
+
+    def __init__(self, ideal: Ideal) -> None:
+        self._ideal = ideal
+        self._last = ideal.burst()
+
+    def beside(self, measure: Callable[[], float | None]) -> Rate | None:
+        """Measures something, and the ideal beside it."""
+        before, found = self._last, measure()
+        self._last = self._ideal.burst()
+        return None if found is None else Rate(found, (before + self._last) / 2)
+
+
 @dataclass
 class Result:
-    """One cell: samples per second of every system, each time it was measured."""
+    """One cell: samples per second of every system, each time it was measured, and of the ideal beside it."""
 
     cell: Cell
-    rates: dict[str, list[float]] = field(default_factory=dict)
-    ideal: list[float] = field(default_factory=list)
+    rates: dict[str, list[Rate]] = field(default_factory=dict)
     errors: dict[str, str] = field(default_factory=dict)
     plans: dict[str, dict[str, Any]] = field(default_factory=dict)
     peak_memory: dict[str, int] = field(default_factory=dict)
     oom_kills: int = 0
 
-    def add(self, system: str, rate: float | None, error: str | None) -> None:
+    def add(self, system: str, rate: Rate | None, error: str | None) -> None:
         """Keeps one measurement."""
         if rate is None:
             self.errors[system] = error or "no word"
+            words = self.errors[system]
         else:
             self.rates.setdefault(system, []).append(rate)
-        words = f"{rate:.1f} samples/s" if rate is not None else self.errors[system]
+            words = f"{rate.samples_per_s:.1f} samples/s where plain trainers reach {rate.ideal:.1f}: {rate.part:.2f}"
         say(f"{self.cell.name} {self.cell.model} {system}: {words}")
 
-    def rate(self, system: str) -> float | None:
-        """The median."""
+    def part(self, system: str) -> float | None:
+        """The median part of the ideal that a system reaches."""
         found = self.rates.get(system)
-        return statistics.median(found) if found else None
+        return statistics.median(r.part for r in found) if found else None
+
+    def rate(self, system: str) -> float | None:
+        """Samples per second on the machine as it mostly is: the part of the ideal, times the usual ideal."""
+        part = self.part(system)
+        return None if part is None else part * self.ideal_rate
 
     @property
     def ideal_rate(self) -> float:
-        """What plain trainers in all devices reach together."""
-        return statistics.median(self.ideal)
+        """What plain trainers in all devices usually reach together."""
+        return statistics.median([r.ideal for found in self.rates.values() for r in found] or [0.0])
 
 
 def say(text: str) -> None:
@@ -80,29 +112,59 @@ def _alike(cells: Iterable[Cell]) -> Iterator[list[Cell]]:
 def _measure(bench: Bench, cells: list[Cell], results: dict[Cell, Result], logs: Path) -> None:
     with Testbed(cells[0].fleet_file) as bed:
         micro_batch = best_micro_batch(cells[0])
-        together = ideal(bed, cells[0], micro_batch)
-        say(f"{cells[0].model} ideal: {together:.1f} samples/s, micro-batches of {micro_batch}")
-        for cell in cells:
-            results[cell].ideal.append(together)
-            _set_lines(bed, cell)
-            for system in bench.peers:
-                sizes = [micro_batch] if system == DDP else bench.pipelining_sizes
-                measured = peer(bed, cell, system, sizes, bench.peer_rounds)
-                results[cell].add(system, measured.samples_per_s, measured.error)
-        _measure_ours(bench, bed, cells, results, logs)
+        with Ideal(bed, cells[0], micro_batch) as ideal:
+            yardstick = Yardstick(ideal)
+            for cell in cells:
+                _set_lines(bed, cell)
+                for system in bench.peers:
+                    sizes = [micro_batch] if system == DDP else bench.pipelining_sizes
+                    _measure_peer(bench, bed, results[cell], system, sizes, yardstick)
+            _measure_ours(bench, bed, cells, results, logs, yardstick)
         # The testbed counts for all these cells together; the total is what is reported.
         results[cells[0]].oom_kills += sum(bed.oom_kills(device) for device in bed.devices)
 
 
-def _measure_ours(bench: Bench, bed: Testbed, cells: list[Cell], results: dict[Cell, Result], logs: Path) -> None:
+def _measure_peer(
+    bench: Bench, bed: Testbed, result: Result, system: str, sizes: Sequence[int], yardstick: Yardstick
+) -> None:
+    errors: list[str | None] = []
+
+    def measure() -> float | None:
+        measured = peer(bed, result.cell, system, sizes, bench.peer_rounds)
+        errors.append(measured.error)
+        return measured.samples_per_s
+
+    result.add(system, yardstick.beside(measure), *errors)
+
+
+def _measure_ours(
+    bench: Bench, bed: Testbed, cells: list[Cell], results: dict[Cell, Result], logs: Path, yardstick: Yardstick
+) -> None:
     with Ours(bed, logs) as ours:
         for cell in cells:
             _set_lines(bed, cell)
-            for answer in ours.measure(cell, (OURS, *bench.planners), bench.seconds, OURS_TIMEOUT_S):
-                rate = cell.batch / answer["round_s"] if answer["round_s"] else None
-                results[cell].add(answer["planner"], rate, answer["error"])
-                results[cell].plans[answer["planner"]] = answer
+            answers = ours.plan(cell, (OURS, *bench.planners), bench.seconds, OURS_TIMEOUT_S)
+            for answer in answers:
+                _train(ours, results[cell], answer, yardstick)
             results[cell].peak_memory = {device: bed.peak_memory(device) for device in bed.devices}
+
+
+def _train(ours: Ours, result: Result, answer: dict[str, Any], yardstick: Yardstick) -> None:
+    """Trains by one planner's plan; one that another planner found too is not trained again."""
+    planner, twin = answer["planner"], answer["same_as"]
+    result.plans[planner] = answer
+    if answer["error"] is not None:
+        result.add(planner, None, answer["error"])
+    elif twin is not None:
+        result.add(planner, result.rates[twin][-1], None)
+    else:
+
+        def measure() -> float:
+            found = ours.train(planner, OURS_TIMEOUT_S)
+            answer["spent_s"] = found["spent_s"]
+            return result.cell.batch / float(found["round_s"])
+
+        result.add(planner, yardstick.beside(measure), None)
 
 
 def _set_lines(bed: Testbed, cell: Cell) -> None:

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,7 +21,7 @@ from benchmarks.throughput.cells import DDP, Cell
 PORT = 29500
 LOOK_S = 0.1
 TIMEOUT_S = 400.0  # longest wait for anything
-IDEAL_S = 20.0
+IDEAL_S = 8.0  # of each burst
 SIZES = (8, 16, 24, 40, 60, 120)
 
 
@@ -51,10 +51,41 @@ def peer(bed: Testbed, cell: Cell, system: str, micro_batches: Sequence[int], ro
     return Measured(rates[bed.devices[0]])
 
 
-def ideal(bed: Testbed, cell: Cell, micro_batch: int, seconds: float = IDEAL_S) -> float:
-    """Samples per second of plain trainers, one in each device, all at once."""
-    program = ["benchmarks.peers.single", "--seconds", str(seconds)]
-    return sum(_train(bed, cell, program, [micro_batch], {device: {} for device in bed.devices}).values())
+class Ideal:
+    """Plain trainers, one in each device, that train all at once whenever they are asked to: what a perfect system
+    would reach, on the machine as it is in that minute."""
+
+    def __init__(self, bed: Testbed, cell: Cell, micro_batch: int, seconds: float = IDEAL_S) -> None:
+        self._bed, self._cell, self._micro_batch, self._seconds = bed, cell, micro_batch, seconds
+        self._bursts = 0
+
+    def __enter__(self) -> Ideal:
+        self._scope = contextlib.ExitStack()
+        with self._scope:
+            self._folder = Path(self._scope.enter_context(tempfile.TemporaryDirectory()))
+            program = ["benchmarks.peers.single", "--bursts", "--seconds", str(self._seconds)]
+            arguments = _arguments(program, self._cell, [self._micro_batch])
+            with unhurried(self._bed):
+                self._processes = {d: _start(self._bed, d, arguments, self._folder, {}) for d in self._bed.devices}
+                self._scope.callback(_end, self._processes.values())
+                _until(
+                    lambda: all((self._folder / f"{d}.ready").exists() for d in self._processes),
+                    self._processes, self._folder,
+                )  # fmt: skip
+            self._scope = self._scope.pop_all()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        (self._folder / "start.end").touch()
+        self._scope.close()
+
+    def burst(self) -> float:
+        """Samples per second of all together."""
+        self._bursts += 1
+        (self._folder / f"start.{self._bursts}").touch()
+        outcomes = [self._folder / f"{d}.json.{self._bursts}" for d in self._processes]
+        _until(lambda: all(path.exists() for path in outcomes), self._processes, self._folder)
+        return sum(float(json.loads(path.read_text())["samples_per_s"]) for path in outcomes)
 
 
 def best_micro_batch(cell: Cell) -> int:
@@ -71,10 +102,7 @@ def _train(
     places: Mapping[str, Mapping[str, str]],
 ) -> dict[str, float]:  # fmt: skip
     """Samples per second that each device tells of. They start without a quota, as torch alone takes long to load."""
-    arguments = [
-        *program, "--model", cell.model, "--batch", str(cell.batch), "--timeout-s", str(TIMEOUT_S), "--micro-batches",
-        ",".join(map(str, micro_batches)),
-    ]  # fmt: skip
+    arguments = _arguments(program, cell, micro_batches)
     with tempfile.TemporaryDirectory() as name, unhurried(bed) as hurry:
         folder = Path(name)
         processes = {d: _start(bed, d, arguments, folder, place) for d, place in places.items()}
@@ -84,11 +112,22 @@ def _train(
             (folder / "start").touch()
             _until(lambda: all(p.poll() == 0 for p in processes.values()), processes, folder)
         finally:
-            for process in processes.values():
-                if process.poll() is None:
-                    os.killpg(process.pid, signal.SIGKILL)
-                process.wait(10)
+            _end(processes.values())
         return {device: _outcome(folder, device) for device in processes}
+
+
+def _arguments(program: Sequence[str], cell: Cell, micro_batches: Sequence[int]) -> list[str]:
+    return [
+        *program, "--model", cell.model, "--batch", str(cell.batch), "--timeout-s", str(TIMEOUT_S), "--micro-batches",
+        ",".join(map(str, micro_batches)),
+    ]  # fmt: skip
+
+
+def _end(processes: Iterable[subprocess.Popen[bytes]]) -> None:
+    for process in processes:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait(10)
 
 
 @contextlib.contextmanager

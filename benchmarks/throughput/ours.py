@@ -1,7 +1,8 @@
 """Our runtime as a program that the benchmark talks to: plans by several planners, each trained for a while.
 
 It runs in the coordinator's place and waits for `potluck join` on every device. One JSON request a line comes in on
-standard input, one answer a line goes out on standard output; it ends with its input.
+standard input, one answer a line goes out on standard output; it ends with its input. A request with "model" measures
+the devices and finds every planner's plan; one with "planner" then trains by that plan for a while.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import json
 import statistics
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -40,7 +41,7 @@ from potluck.types import Plan, Profile, RoundRecord
 PROFILED_ROWS = 24  # the profile also has half, a quarter and twice as many
 FEWEST, MOST = 3, 16  # rounds of a measurement
 PLAN_S = 12.0
-SETTLING, SETTLING_ROUNDS, SETTLING_PLAN_S = 2, 5, 4.0  # how often, and how long each time
+SETTLING, SETTLING_ROUNDS, SETTLING_PLAN_S = 3, 6, 4.0  # how often, and how long each time
 
 
 @dataclass(frozen=True)
@@ -57,20 +58,18 @@ class Request:
 
 @dataclass
 class Answer:
-    """What one planner's plan came to."""
+    """One planner's plan, or why there is none."""
 
     planner: str
     predicted_s: float | None = None
-    round_s: float | None = None  # the median
     plan: str = ""
     peak_bytes: dict[str, int] | None = None
-    spent_s: dict[str, dict[str, float]] | None = None  # device → what it did or waited for → seconds of a round
     same_as: str | None = None  # another planner that found this very plan
     error: str | None = None
 
 
 class Trials:
-    """A model on the devices that are here: profiled once, then trained by each planner's plan in turn."""
+    """A model on the devices that are here: profiled once, then trained by whichever plan is asked for."""
 
     def __init__(self, live: LiveFleet, request: Request) -> None:
         self._live, self._request = live, request
@@ -89,12 +88,13 @@ class Trials:
         say(f"{self._request.model} settling: {words}, {outline(plan)}")
         self._profile = refined(self._profile, plan, self._prepared.facts, spent_s)
 
-    def measure(self) -> list[Answer]:
-        """Every planner's plan, trained in turn; a plan that several found is trained once."""
-        plans: dict[str, Plan] = {}
-        answers: dict[str, Answer] = {}
+    def plan(self) -> list[Answer]:
+        """Every planner's plan."""
+        self._plans: dict[str, tuple[Plan, float]] = {}
+        answers = []
         for planner in self._request.planners:
-            answer = answers[planner] = Answer(planner)
+            answer = Answer(planner)
+            answers.append(answer)
             try:
                 plan, answer.predicted_s = best_plan(planner, self._prepared, self._profile)
             except PlanError as error:
@@ -104,19 +104,16 @@ class Trials:
             answer.peak_bytes = {
                 d: u.total for d, u in peak_bytes(plan, self._prepared.facts, tables=self._tables).items()
             }
-            answer.same_as = next((other for other, known in plans.items() if known == plan), None)
-            if answer.same_as is None:
-                plans[planner] = plan
-        for planner, plan in plans.items():
-            answer = answers[planner]
-            assert answer.predicted_s is not None
-            answer.round_s, answer.spent_s = self._train(plan, answer.predicted_s)
-            words = f"{answer.round_s:.2f} s a round, {answer.predicted_s:.2f} planned"
-            say(f"{self._request.model} {planner}: {words}, {answer.plan}")
-        for answer in answers.values():
-            if answer.same_as is not None:
-                answer.round_s = answers[answer.same_as].round_s
-        return list(answers.values())
+            answer.same_as = next((other for other, (known, _) in self._plans.items() if known == plan), None)
+            self._plans[planner] = (plan, answer.predicted_s)
+        return answers
+
+    def measure(self, planner: str) -> dict[str, Any]:
+        """What training by a planner's plan comes to: seconds of a round, and where each device's time goes."""
+        plan, predicted_s = self._plans[planner]
+        round_s, spent_s = self._train(plan, predicted_s)
+        say(f"{self._request.model} {planner}: {round_s:.2f} s a round, {predicted_s:.2f} planned, {outline(plan)}")
+        return {"round_s": round_s, "spent_s": spent_s}
 
     def _train(self, plan: Plan, predicted_s: float, most: int = MOST) -> tuple[float, dict[str, dict[str, float]]]:
         """Median seconds of a round, the first ones left out, and where each device's time went."""
@@ -137,9 +134,7 @@ def _spent(found: Sequence[RoundRecord]) -> dict[str, dict[str, float]]:
     }
 
 
-def best_plan(
-    planner: str, prepared: PreparedJob, profile: Profile, seconds: float = PLAN_S
-) -> tuple[Plan, float]:
+def best_plan(planner: str, prepared: PreparedJob, profile: Profile, seconds: float = PLAN_S) -> tuple[Plan, float]:
     """A planner's plan at the micro-batch size that suits it best, and seconds of its round by the simulation."""
     sizes = micro_batches(prepared.job.batch_size)
     facts = shareable(prepared.facts, prepared.job.batchnorm)
@@ -175,11 +170,17 @@ def say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
-def answer_to(live: LiveFleet, line: str) -> dict[str, Any]:
-    """The answers to one request."""
-    given = json.loads(line)
-    request = Request(**{**given, "planners": tuple(given["planners"])})
-    return {"answers": [asdict(answer) for answer in Trials(live, request).measure()]}
+def serve(live: LiveFleet, lines: Iterable[str]) -> Iterator[dict[str, Any]]:
+    """The answers to requests."""
+    trials: Trials | None = None
+    for line in lines:
+        given = json.loads(line)
+        if "model" in given:
+            trials = Trials(live, Request(**{**given, "planners": tuple(given["planners"])}))
+            yield {"answers": [asdict(answer) for answer in trials.plan()]}
+        else:
+            assert trials is not None, "a plan was asked for before a model was given"
+            yield trials.measure(given["planner"])
 
 
 @click.command()
@@ -190,8 +191,8 @@ def main(listen: str, devices: int) -> None:
     torch.set_num_threads(1)
     with LiveFleet(None, Options(listen=listen, joined=devices, timeout_s=300, progress=say)) as live:
         print(json.dumps({"here": sorted(live.roster.specs)}), flush=True)
-        for line in sys.stdin:
-            print(json.dumps(answer_to(live, line)), flush=True)
+        for answer in serve(live, sys.stdin):
+            print(json.dumps(answer), flush=True)
 
 
 if __name__ == "__main__":

@@ -17,10 +17,13 @@ def figures(results: Sequence[Result]) -> dict[str, Any]:
     """Everything measured, in the shape {fleet: {model: value}}."""
     return {
         "cells": _by_cell(results, lambda r: {s: r.rate(s) for s in (*r.rates, *r.errors)}),
-        "spread": _by_cell(results, lambda r: {s: [min(found), max(found)] for s, found in r.rates.items()}),
+        "measured": _by_cell(
+            results, lambda r: {s: [[round(x, 2) for x in m] for m in ms] for s, ms in r.rates.items()}
+        ),
+        "parts": _by_cell(results, lambda r: {s: r.part(s) for s in r.rates}),
         "errors": _by_cell(results, lambda r: r.errors),
         "ideal": _by_cell(results, lambda r: r.ideal_rate),
-        "efficiency": _by_cell(results, lambda r: _ratio(r.rate(OURS), r.ideal_rate)),
+        "efficiency": _by_cell(results, lambda r: r.part(OURS)),
         "best_peer_ratio": _by_cell(results, lambda r: _ratio(r.rate(OURS), _best_other(r))),
         "ddp_ratio": _by_cell(results, lambda r: _ratio(r.rate(OURS), r.rate(DDP))),
         "predict_error": _by_cell(results, _prediction_errors),
@@ -63,7 +66,7 @@ def table(results: Sequence[Result]) -> str:
     for r in results:
         best = max((rate for s in systems if (rate := r.rate(s)) is not None), default=None)
         rates = [_cell_text(r, s, best) for s in systems]
-        share = _ratio(r.rate(OURS), r.ideal_rate)
+        share = r.part(OURS)
         part = "" if share is None else f"{share:.2f}"
         lines.append(f"| {r.cell.name} | {r.cell.model} | {' | '.join(rates)} | {r.ideal_rate:.1f} | {part} |")
     return "\n".join(lines)

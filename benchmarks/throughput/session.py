@@ -59,14 +59,21 @@ class Ours:
                 self._bed.kill(device)
                 process.wait(END_S)
 
-    def measure(self, cell: Cell, planners: Sequence[str], seconds: float, timeout_s: float) -> list[dict[str, Any]]:
-        """What each planner's plan came to."""
+    def plan(self, cell: Cell, planners: Sequence[str], seconds: float, timeout_s: float) -> list[dict[str, Any]]:
+        """Each planner's plan for a cell; `seconds` is how long `train` is to train."""
         request = {"model": cell.model, "batch": cell.batch, "planners": planners, "seconds": seconds}
+        answers: list[dict[str, Any]] = self._ask(request, timeout_s)["answers"]
+        return answers
+
+    def train(self, planner: str, timeout_s: float) -> dict[str, Any]:
+        """What training by a planner's plan came to."""
+        return self._ask({"planner": planner}, timeout_s)
+
+    def _ask(self, request: dict[str, Any], timeout_s: float) -> dict[str, Any]:
         assert self._coordinator.stdin is not None
         self._coordinator.stdin.write(json.dumps(request).encode() + b"\n")
         self._coordinator.stdin.flush()
-        answers: list[dict[str, Any]] = self._read(timeout_s)["answers"]
-        return answers
+        return self._read(timeout_s)
 
     def _listen(self) -> None:
         assert self._coordinator.stdout is not None

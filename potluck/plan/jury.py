@@ -14,7 +14,7 @@ from potluck.plan.memory import peak_bytes
 from potluck.plan.tables import Tables
 from potluck.types import ModelFacts, Plan, Profile
 
-WORTH_A_DEVICE = 0.02  # of a round: a device that gains less can only end the run
+WORTH_A_DEVICE = 0.01  # of a round: a device that gains less can only end the run
 _DEAR = ("dapple", "asteroid")  # planners that take long on large problems
 _DEAR_S = 1e-4  # for each device and square of blocks, about and rather too much
 _SAME = 0.005  # two times that differ by less are the same to a person

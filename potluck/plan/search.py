@@ -56,7 +56,7 @@ class Found:
 def find_plan(
     facts: ModelFacts, profile: Profile, sizes: Sequence[tuple[int, int]], *, seconds: float = 5.0, seed: int = 0
 ) -> Found:
-    """The best plan found in the time given, with as few devices as come within 2 % of it.
+    """The best plan found in the time given, with as few devices as come within 1 % of it.
 
     `sizes` are the micro-batch sizes and counts to choose from. Plans of the simple planners that fit are candidates
     too, while there is time: none of those is ever faster than the best.
