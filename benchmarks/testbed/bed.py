@@ -151,6 +151,13 @@ class Testbed:
         """Gives a device so many cores from now on; None: no limit."""
         self._cgroups.set_cores(self._folder(device), cores)
 
+    def set_memory(self, device: str, size_bytes: int | None) -> None:
+        """Gives a device so much memory from now on; None: no limit. What it has in use must fit."""
+        try:
+            self._cgroups.set_memory(self._folder(device), size_bytes)
+        except OSError as error:
+            raise TestbedError(f"{device} has more in use than {size_bytes} bytes ({error}); give it more") from error
+
     def set_bandwidth(self, device: str, bytes_s: float | None) -> None:
         """Lets the line of a device carry so much in each direction from now on; None: no limit."""
         self._folder(device)

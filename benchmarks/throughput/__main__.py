@@ -12,6 +12,8 @@ from __future__ import annotations
 import json
 import os
 import platform
+import subprocess
+import sys
 import tempfile
 import time
 from dataclasses import replace
@@ -22,6 +24,7 @@ import click
 import torch
 
 from benchmarks.testbed import TestbedMissing, check_machine
+from benchmarks.testbed.agents import environment
 from benchmarks.throughput.cells import FULL, QUICK, Bench, Cell
 from benchmarks.throughput.measure import run, say
 from benchmarks.throughput.report import chart, figures, table
@@ -31,6 +34,14 @@ def machine() -> dict[str, Any]:
     """Where this was measured."""
     return {"cores": os.cpu_count(), "system": platform.platform(), "python": platform.python_version(),
             "torch": torch.__version__, "date": time.strftime("%Y-%m-%d")}  # fmt: skip
+
+
+def transport_cost() -> dict[str, float]:
+    """CPU seconds for each GB moved, by our link and by Gloo."""
+    command = [sys.executable, "-W", "ignore", "-m", "benchmarks.peers.gloo_cost", "--json"]
+    done = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=300, check=True)
+    found = json.loads(done.stdout.splitlines()[-1])
+    return {name: float(found[name]) for name in ("cpu_s_per_gb", "gloo_cpu_s_per_gb")}
 
 
 def chosen(bench: Bench, only: tuple[str, ...], repeats: int | None) -> Bench:
@@ -58,7 +69,9 @@ def main(quick: bool, only: tuple[str, ...], repeats: int | None, results: Path 
         raise click.ClickException(str(error)) from None
     with tempfile.TemporaryDirectory() as logs:
         found = run(chosen(QUICK if quick else FULL, only, repeats), Path(logs))
-    everything = {"quick": quick, **figures(found), "machine": machine(), "seconds": time.monotonic() - began}
+    everything = {
+        "quick": quick, **figures(found), **transport_cost(), "machine": machine(), "seconds": time.monotonic() - began
+    }  # fmt: skip
     print(table(found))
     if results is not None:
         results.mkdir(parents=True, exist_ok=True)

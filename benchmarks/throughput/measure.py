@@ -19,6 +19,7 @@ from benchmarks.throughput.session import Ours
 from potluck.fleet_file import read_fleet
 
 OURS_TIMEOUT_S = 1800.0
+MEMORY_ROOM, MEMORY_ROUNDS = 1.1, 4
 
 
 class Rate(NamedTuple):
@@ -120,6 +121,7 @@ def _measure(bench: Bench, cells: list[Cell], results: dict[Cell, Result], logs:
                     sizes = [micro_batch] if system == DDP else bench.pipelining_sizes
                     _measure_peer(bench, bed, results[cell], system, sizes, yardstick)
             _measure_ours(bench, bed, cells, results, logs, yardstick)
+        _train_in_little_memory(bed, results[cells[0]], logs)
         # The testbed counts for all these cells together; the total is what is reported.
         results[cells[0]].oom_kills += sum(bed.oom_kills(device) for device in bed.devices)
 
@@ -147,6 +149,25 @@ def _measure_ours(
             for answer in answers:
                 _train(ours, results[cell], answer, yardstick)
             results[cell].peak_memory = {device: bed.peak_memory(device) for device in bed.devices}
+
+
+def _train_in_little_memory(bed: Testbed, result: Result, logs: Path) -> None:
+    """Trains by our plan once more, on devices that have the memory that it says and a tenth more."""
+    answer = result.plans.get(OURS)
+    if answer is None or answer["error"] is not None:
+        return
+    _set_lines(bed, result.cell)
+    for device, size in answer["budget_bytes"].items():
+        bed.set_memory(device, int(size * MEMORY_ROOM))
+    before = sum(map(bed.oom_kills, bed.devices))
+    try:
+        with Ours(bed, logs / "little-memory") as ours:
+            ours.train_by(result.cell, answer["given"], MEMORY_ROUNDS, OURS_TIMEOUT_S)
+        words = "trained"
+    except (RuntimeError, TimeoutError) as error:
+        words = result.errors["little memory"] = str(error)
+    kills = sum(map(bed.oom_kills, bed.devices)) - before
+    say(f"{result.cell.name} {result.cell.model} in the memory of the plan and a tenth: {words}, {kills} killed")
 
 
 def _train(ours: Ours, result: Result, answer: dict[str, Any], yardstick: Yardstick) -> None:

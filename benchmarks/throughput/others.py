@@ -14,6 +14,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import psutil
+
 from benchmarks.testbed import Testbed
 from benchmarks.testbed.agents import environment
 from benchmarks.throughput.cells import DDP, Cell
@@ -72,12 +74,22 @@ class Ideal:
                     lambda: all((self._folder / f"{d}.ready").exists() for d in self._processes),
                     self._processes, self._folder,
                 )  # fmt: skip
+            self._make_room()
             self._scope = self._scope.pop_all()
         return self
+
+    def _make_room(self) -> None:
+        """Gives devices as much more memory as the trainers take of it."""
+        for device in self._bed.fleet.devices:
+            if device.memory_bytes:
+                taken = sum(psutil.Process(pid).memory_info().rss for pid in self._bed.processes(device.name))
+                self._bed.set_memory(device.name, device.memory_bytes + 2 * taken)
 
     def __exit__(self, *_: object) -> None:
         (self._folder / "start.end").touch()
         self._scope.close()
+        for device in self._bed.fleet.devices:
+            self._bed.set_memory(device.name, device.memory_bytes or None)
 
     def burst(self) -> float:
         """Samples per second of all together."""

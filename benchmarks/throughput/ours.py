@@ -2,7 +2,8 @@
 
 It runs in the coordinator's place and waits for `potluck join` on every device. One JSON request a line comes in on
 standard input, one answer a line goes out on standard output; it ends with its input. A request with "model" measures
-the devices and finds every planner's plan; one with "planner" then trains by that plan for a while.
+the devices and finds every planner's plan; one with "planner" then trains by that plan for a while; one with "given"
+trains a model by a plan from before.
 """
 
 from __future__ import annotations
@@ -14,9 +15,10 @@ import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import click
+import msgspec
 import torch
 
 from benchmarks.throughput.cells import OURS, micro_batches
@@ -52,8 +54,8 @@ class Request:
     batch: int
     planners: tuple[str, ...]
     seconds: float
+    micro_batch: int | None = None  # None: whatever suits a planner best
     profile_s: float = 15.0
-    batchnorm: Literal["refuse", "local"] = "local"  # as in DDP: each device normalises its own rows
 
 
 @dataclass
@@ -63,7 +65,8 @@ class Answer:
     planner: str
     predicted_s: float | None = None
     plan: str = ""
-    peak_bytes: dict[str, int] | None = None
+    given: dict[str, Any] | None = None  # the plan itself
+    budget_bytes: dict[str, int] | None = None  # device → what its process takes by the plan
     same_as: str | None = None  # another planner that found this very plan
     error: str | None = None
 
@@ -73,8 +76,7 @@ class Trials:
 
     def __init__(self, live: LiveFleet, request: Request) -> None:
         self._live, self._request = live, request
-        job = replace(workload(request.model, 1, request.batch, PROFILED_ROWS).job, batchnorm=request.batchnorm)
-        self._prepared = prepare_job(job)
+        self._prepared = prepared(request.model, request.batch, request.micro_batch or PROFILED_ROWS)
         self._profile = profile_fleet(live, self._prepared, ProfileSettings(seconds=request.profile_s, timeout_s=300))
         for _ in range(SETTLING):
             self._settle()
@@ -82,11 +84,16 @@ class Trials:
 
     def _settle(self) -> None:
         """Corrects the profile by what a few rounds of our plan take; every planner then has the better one."""
-        plan, predicted_s = best_plan(OURS, self._prepared, self._profile, SETTLING_PLAN_S)
+        plan, predicted_s = self._best(OURS, SETTLING_PLAN_S)
         round_s, spent_s = self._train(plan, predicted_s, SETTLING_ROUNDS)
         words = f"{round_s:.2f} s a round, {predicted_s:.2f} planned"
         say(f"{self._request.model} settling: {words}, {outline(plan)}")
         self._profile = refined(self._profile, plan, self._prepared.facts, spent_s)
+
+    def _best(self, planner: str, seconds: float) -> tuple[Plan, float]:
+        batch, size = self._request.batch, self._request.micro_batch
+        sizes = micro_batches(batch) if size is None else [(size, batch // size)]
+        return best_plan(planner, self._prepared, self._profile, sizes, seconds)
 
     def plan(self) -> list[Answer]:
         """Every planner's plan."""
@@ -96,14 +103,14 @@ class Trials:
             answer = Answer(planner)
             answers.append(answer)
             try:
-                plan, answer.predicted_s = best_plan(planner, self._prepared, self._profile)
+                plan, answer.predicted_s = self._best(planner, PLAN_S)
             except PlanError as error:
                 answer.error = str(error)
                 continue
-            answer.plan = outline(plan)
-            answer.peak_bytes = {
-                d: u.total for d, u in peak_bytes(plan, self._prepared.facts, tables=self._tables).items()
-            }
+            answer.plan, answer.given = outline(plan), msgspec.to_builtins(plan)
+            idle = {d.device.name: d.idle_bytes for d in self._profile.devices}
+            uses = peak_bytes(plan, self._prepared.facts, tables=self._tables)
+            answer.budget_bytes = {d: u.total + idle[d] for d, u in uses.items()}
             answer.same_as = next((other for other, (known, _) in self._plans.items() if known == plan), None)
             self._plans[planner] = (plan, answer.predicted_s)
         return answers
@@ -116,14 +123,23 @@ class Trials:
         return {"round_s": round_s, "spent_s": spent_s}
 
     def _train(self, plan: Plan, predicted_s: float, most: int = MOST) -> tuple[float, dict[str, dict[str, float]]]:
-        """Median seconds of a round, the first ones left out, and where each device's time went."""
         count = max(FEWEST, min(most, round(self._request.seconds / predicted_s) + 2))
-        job = replace(self._prepared.job, rounds=count)
-        with tempfile.TemporaryDirectory() as folder:
-            options = Options(run_dir=Path(folder) / "run", timeout_s=300)
-            result = run_on(self._live, replace(self._prepared, job=job), plan, options)
-            found = rounds(read(result.run_dir / RECORDS))[2 if count > FEWEST else 1 :]
-        return statistics.median(r.seconds for r in found), _spent(found)
+        return train(self._live, self._prepared, plan, count)
+
+
+def prepared(model: str, batch: int, rows: int = PROFILED_ROWS) -> PreparedJob:
+    """The job of a model. BatchNorm is as in DDP: each device normalises its own rows."""
+    return prepare_job(replace(workload(model, 1, batch, rows).job, batchnorm="local"))
+
+
+def train(live: LiveFleet, prepared: PreparedJob, plan: Plan, count: int) -> tuple[float, dict[str, dict[str, float]]]:
+    """Median seconds of a round, the first ones left out, and where each device's time went."""
+    job = replace(prepared.job, rounds=count)
+    with tempfile.TemporaryDirectory() as folder:
+        options = Options(run_dir=Path(folder) / "run", timeout_s=300)
+        result = run_on(live, replace(prepared, job=job), plan, options)
+        found = rounds(read(result.run_dir / RECORDS))[2 if count > FEWEST else 1 :]
+    return statistics.median(r.seconds for r in found), _spent(found)
 
 
 def _spent(found: Sequence[RoundRecord]) -> dict[str, dict[str, float]]:
@@ -134,9 +150,10 @@ def _spent(found: Sequence[RoundRecord]) -> dict[str, dict[str, float]]:
     }
 
 
-def best_plan(planner: str, prepared: PreparedJob, profile: Profile, seconds: float = PLAN_S) -> tuple[Plan, float]:
+def best_plan(
+    planner: str, prepared: PreparedJob, profile: Profile, sizes: Sequence[tuple[int, int]], seconds: float
+) -> tuple[Plan, float]:
     """A planner's plan at the micro-batch size that suits it best, and seconds of its round by the simulation."""
-    sizes = micro_batches(prepared.job.batch_size)
     facts = shareable(prepared.facts, prepared.job.batchnorm)
     if planner == OURS:
         found = find_plan(facts, profile, sizes, seconds=seconds)
@@ -175,7 +192,10 @@ def serve(live: LiveFleet, lines: Iterable[str]) -> Iterator[dict[str, Any]]:
     trials: Trials | None = None
     for line in lines:
         given = json.loads(line)
-        if "model" in given:
+        if "given" in given:
+            job, plan = prepared(given["model"], given["batch"]), msgspec.convert(given["given"], Plan)
+            yield {"round_s": train(live, job, plan, given["rounds"])[0]}
+        elif "model" in given:
             trials = Trials(live, Request(**{**given, "planners": tuple(given["planners"])}))
             yield {"answers": [asdict(answer) for answer in trials.plan()]}
         else:

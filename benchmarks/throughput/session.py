@@ -59,15 +59,25 @@ class Ours:
                 self._bed.kill(device)
                 process.wait(END_S)
 
-    def plan(self, cell: Cell, planners: Sequence[str], seconds: float, timeout_s: float) -> list[dict[str, Any]]:
-        """Each planner's plan for a cell; `seconds` is how long `train` is to train."""
-        request = {"model": cell.model, "batch": cell.batch, "planners": planners, "seconds": seconds}
+    def plan(
+        self, cell: Cell, planners: Sequence[str], seconds: float, timeout_s: float, micro_batch: int | None = None
+    ) -> list[dict[str, Any]]:
+        """Each planner's plan for a cell; `seconds` is how long `train` is to train. Without a size, any will do."""
+        request = {
+            "model": cell.model, "batch": cell.batch, "planners": planners, "seconds": seconds,
+            "micro_batch": micro_batch,
+        }  # fmt: skip
         answers: list[dict[str, Any]] = self._ask(request, timeout_s)["answers"]
         return answers
 
     def train(self, planner: str, timeout_s: float) -> dict[str, Any]:
         """What training by a planner's plan came to."""
         return self._ask({"planner": planner}, timeout_s)
+
+    def train_by(self, cell: Cell, plan: dict[str, Any], rounds: int, timeout_s: float) -> dict[str, Any]:
+        """What training by a given plan came to."""
+        request = {"model": cell.model, "batch": cell.batch, "given": plan, "rounds": rounds}
+        return self._ask(request, timeout_s)
 
     def _ask(self, request: dict[str, Any], timeout_s: float) -> dict[str, Any]:
         assert self._coordinator.stdin is not None

@@ -31,6 +31,13 @@ class Bytes(NamedTuple):
         return max(self.fixed + flying * self.kept, self.floor) + waiting * self.waiting
 
 
+class _Role(NamedTuple):
+    """What of its group a member's memory depends on."""
+
+    members: int
+    adds: float  # the part of the gradients that it adds up
+
+
 @dataclass(frozen=True)
 class Station:
     """One stage with its shares settled."""
@@ -69,8 +76,9 @@ class Stations:
         self.cuts = [*self.edges.at_cuts(), (0, 0)]
         self._crews: dict[tuple[tuple[Member, ...], Sharing], int] = {}
         self._spans: dict[tuple[int, int], SpanBytes] = {}
+        self._per_megabyte: dict[tuple[tuple[str, int], ...], list[tuple[Summing, Summing]]] = {}
         self._unsettled: dict[tuple[str, ...], tuple[Member, ...]] = {}
-        self._sizes: dict[tuple[str, tuple[int, int], int, int, float, bool], Bytes] = {}
+        self._sizes: dict[tuple[str, tuple[int, int], int, _Role, bool], Bytes] = {}
         self._known: dict[tuple[tuple[int, int], tuple[str, ...], int, bool], Station | None] = {}
         self._fitting: dict[tuple[int, tuple[int, int], bool, int, int], bool] = {}
 
@@ -103,12 +111,19 @@ class Stations:
         members = [self.tables.devices[d] for d in devices]
         crew = self.crew(devices)
         once_s = self._once_s(blocks, crew)
+        count, parts = len(crew), parts_of(crew).values()
         if kind == "turns":
             per_turn = [self._step(m, blocks, self.rows, recompute) for m in members]
-            caps = [self._most_turns(m, blocks, crew, depth, recompute) for m in members]
+            caps = [
+                self._most_turns(m, blocks, _Role(count, p), depth, recompute)
+                for m, p in zip(members, parts, strict=True)
+            ]
             shares = allocate(lambda d, n: once_s[d] + n * sum(per_turn[d]), self.micro_batches, caps, 1)
         else:
-            caps = [self._most_rows(m, blocks, crew, depth, recompute) for m in members]
+            caps = [
+                self._most_rows(m, blocks, _Role(count, p), depth, recompute)
+                for m, p in zip(members, parts, strict=True)
+            ]
             each_s = [s / self.micro_batches for s in once_s]
             shares = allocate(
                 lambda d, n: each_s[d] + sum(self._step(members[d], blocks, n, recompute)), self.rows, caps, 2
@@ -142,7 +157,11 @@ class Stations:
         size = sum(b.trainable_bytes for b in self.facts.blocks[slice(*blocks)])
         if len(group) == 1 or not size:
             return [Summing(0.0, 0.0, 0.0)] * len(group)
-        return summing_s(self.tables, group, size)
+        key = tuple((m.device, m.sums) for m in group)
+        if key not in self._per_megabyte:
+            bases, one = (summing_s(self.tables, group, size) for size in (0.0, 1e6))
+            self._per_megabyte[key] = list(zip(bases, one, strict=True))
+        return [one.scaled(base, size / 1e6) for base, one in self._per_megabyte[key]]
 
     def of(self, stage: Stage) -> Station:
         """The station of a stage whose shares are given."""
@@ -155,8 +174,10 @@ class Stations:
         if not by_turns:
             steps = [(max(f for f, _ in steps), max(b for _, b in steps))]
         update_s = max(float(t.update[stage.blocks[1]] - t.update[stage.blocks[0]]) for t in members)
+        parts = parts_of(stage.group).values()
         sizes = [
-            self._bytes(t, stage.blocks, r, stage.group, stage.recompute) for t, r in zip(members, rows, strict=True)
+            self._bytes(t, stage.blocks, r, _Role(len(members), part), stage.recompute)
+            for t, r, part in zip(members, rows, parts, strict=True)
         ]
         return Station(
             stage=stage,
@@ -242,18 +263,15 @@ class Stations:
             for m, r in zip(stage.group, rows, strict=True)
         )
 
-    def _bytes(
-        self, member: DeviceTables, blocks: tuple[int, int], rows: int, group: Sequence[Member], recompute: bool
-    ) -> Bytes:
-        members, adds = len(group), parts_of(group)[member.name]
-        key = (member.name, blocks, rows, members, adds, recompute)
+    def _bytes(self, member: DeviceTables, blocks: tuple[int, int], rows: int, role: _Role, recompute: bool) -> Bytes:
+        key = (member.name, blocks, rows, role, recompute)
         found = self._sizes.get(key)
         if found is None:
             span = self._spans.get(blocks) or self._spans.setdefault(blocks, SpanBytes.of(self.facts, blocks))
             bare, one = (
                 stage_bytes(
-                    span, rows=rows, in_flight=n, members=members, adds=adds, waiting=n, recompute=recompute,
-                    device=member,
+                    span, rows=rows, in_flight=n, members=role.members, adds=role.adds, waiting=n,
+                    recompute=recompute, device=member,
                 )
                 for n in (0, 1)
             )  # fmt: skip
@@ -268,7 +286,7 @@ class Stations:
         return found
 
     def _most_rows(
-        self, member: DeviceTables, blocks: tuple[int, int], group: Sequence[Member], depth: int, recompute: bool
+        self, member: DeviceTables, blocks: tuple[int, int], role: _Role, depth: int, recompute: bool
     ) -> int:
         """Most rows of every micro-batch that fit the member's memory."""
         if not member.memory_bytes:
@@ -277,17 +295,15 @@ class Stations:
         low, high = 0, self.rows
         while low < high:  # memory grows with rows
             count = (low + high + 1) // 2
-            fits = self._bytes(member, blocks, count, group, recompute).need(flying, 2) <= member.memory_bytes
+            fits = self._bytes(member, blocks, count, role, recompute).need(flying, 2) <= member.memory_bytes
             low, high = (count, high) if fits else (low, count - 1)
         return low
 
-    def _most_turns(
-        self, member: DeviceTables, blocks: tuple[int, int], group: Sequence[Member], depth: int, again: bool
-    ) -> int:
+    def _most_turns(self, member: DeviceTables, blocks: tuple[int, int], role: _Role, depth: int, again: bool) -> int:
         """Most micro-batches of a round that keep the member's memory free enough."""
         if not member.memory_bytes:
             return self.micro_batches
-        size = self._bytes(member, blocks, self.rows, group, again)
+        size = self._bytes(member, blocks, self.rows, role, again)
         room = member.memory_bytes - size.fixed - 2 * size.waiting
         flying = room // size.kept if size.kept else depth
         if flying >= min(depth, self.micro_batches):

@@ -26,6 +26,10 @@ class Summing(NamedTuple):
     lines_s: float  # for which its lines are taken, of both
     latency_s: float  # of a message
 
+    def scaled(self, base: Summing, times: float) -> Summing:
+        """So many times as many bytes; `base` is what none cost."""
+        return Summing(*(b + times * (mine - b) for mine, b in zip(self, base, strict=True)))
+
     def left_s(self, backward_s: float) -> float:
         """What is left to wait for after a last backward of this length, of which the first half has little to send."""
         return max(LAST_PART * self.lines_s, self.lines_s - backward_s / 2) + 2 * self.latency_s
@@ -76,7 +80,7 @@ def _member(tables: Tables, me: DeviceTables, parts: dict[str, float], size: flo
     mine, adders = size * parts[me.name], [other for other in others if parts[other] > 0]
     first, second = _lines_s(tables, me.name, parts, size)
     copy = me.profile.copy_bytes_s
-    messages = len(adders) + (len(others) if mine else 0)
+    messages = len(adders) + (len(others) if parts[me.name] > 0 else 0)
     moved = size * (1 - parts[me.name]) + len(others) * mine
     handling = messages * me.profile.message_s + (moved / copy if copy else 0.0)
     latency = max(tables.latency_s(me.name, other) for other in others)

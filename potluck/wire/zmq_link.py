@@ -67,7 +67,7 @@ class ZmqLink:
         bind: str = "127.0.0.1",
         window_bytes: int = DEFAULT_WINDOW_BYTES,
         bandwidth_bytes_s: float | None = None,
-        silence_s: float = 2.0,
+        silence_s: float = 8.0,  # on a slow line a heartbeat waits behind seconds of gradients; the control channel is quicker
     ) -> None:
         self._name = name
         self._silence_s = silence_s

@@ -121,6 +121,16 @@ def test_the_same_tag_twice_is_first_in_first_out(pair: tuple[Link, Link]) -> No
     assert [bytes(b.receive("a", Tag("same"), SOON_S)[0]) for _ in range(3)] == [b"first", b"second", b"third"]
 
 
+def test_one_can_ask_whether_a_message_is_there_without_waiting(pair: tuple[Link, Link]) -> None:
+    a, b = pair
+    greet(a, b)
+    assert not b.arrived("a", Tag("later"))
+    a.send("b", Tag("later"), [b"x"], SOON_S)
+    wait_for(lambda: b.arrived("a", Tag("later")))
+    assert bytes(b.receive("a", Tag("later"), BRIEF_S)[0]) == b"x"
+    assert not b.arrived("a", Tag("later"))
+
+
 def test_both_directions_and_three_devices_at_once(make_link: MakeLink) -> None:
     links = {name: make_link(name) for name in ("a", "b", "c")}
     adopt_all(1, **links)

@@ -58,6 +58,11 @@ UNFIT: list[tuple[list[tuple[str, object]], str]] = [
     ([("stages.1.group.1.share", 1), ("stages.1.group.0.share", 7)], "plan: stages[1].group[1].share: 1 is too few"),
     ([("stages.1.group.1.share", 4)], "plan: stages[1].group: shares make 5 + 4 = 9"),
     ([("stages.2.group.1.share", 1)], "plan: stages[2].group: shares make 4 + 1 = 5"),
+    ([("stages.1.group.0.sums", -1)], "plan: stages[1].group[0].sums: -1"),
+    (
+        [("stages.2.group.0.sums", 0), ("stages.2.group.1.sums", 0)],
+        "plan: stages[2].group: nobody adds up",
+    ),
     (
         [("stages.2.sharing", "samples"), ("stages.2.group.0.share", 6)],
         "plan: stages[2].sharing: block 10 (layers.10)",

@@ -1,0 +1,115 @@
+"""How efficiency changes as work grows: more devices, and more micro-batches in a round.
+
+    python -m benchmarks.throughput.scaling --json
+
+Equal devices of a quarter of a core at 1 Gbit/s train MobileNetV2 by our plans. Efficiency is against plain trainers in
+the same devices, all at once, right before and after. Needs root (see docs/testbed.md).
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import click
+
+from benchmarks.testbed import Testbed, TestbedMissing, check_machine
+from benchmarks.throughput.cells import OURS, Cell
+from benchmarks.throughput.measure import OURS_TIMEOUT_S, Yardstick, say
+from benchmarks.throughput.others import Ideal, best_micro_batch
+from benchmarks.throughput.session import Ours
+
+MODEL = "mobilenet_v2"
+DEVICES = (1, 2, 3, 4, 6)
+MICRO_BATCHES, ROWS, STAGES = (8, 16, 32, 64), 8, 3
+SECONDS = 12.0
+_LEFT, _TOP, _WIDTH, _HEIGHT, _APART = 50, 40, 260, 180, 90
+
+
+def fleet_text(count: int) -> str:
+    """A fleet of equal devices."""
+    devices = (f'[[device]]\nname = "d{i}"\nspeed = 0.25\nmemory = "2GB"\n' for i in range(count))
+    return 'bandwidth = "1Gbit"\n' + "".join(devices)
+
+
+def efficiencies(count: int, batches: Mapping[int, tuple[int, int | None]], logs: Path) -> dict[int, float]:
+    """Our part of the ideal on so many devices, for each batch size and micro-batch size (None: any)."""
+    found = {}
+    with tempfile.TemporaryDirectory() as name:
+        path = Path(name) / "fleet.toml"
+        path.write_text(fleet_text(count))
+        cell = Cell("equal", MODEL)
+        with Testbed(path) as bed, Ideal(bed, cell, best_micro_batch(cell)) as ideal, Ours(bed, logs) as ours:
+            yardstick = Yardstick(ideal)
+            for key, (batch, micro_batch) in batches.items():
+                one = Cell("equal", MODEL, batch)
+                [answer] = ours.plan(one, (OURS,), SECONDS, OURS_TIMEOUT_S, micro_batch)
+                rate = yardstick.beside(lambda batch=batch: batch / ours.train(OURS, OURS_TIMEOUT_S)["round_s"])
+                assert rate is not None
+                found[key] = rate.part
+                say(f"{count} devices, batch {batch}: {rate.part:.2f} of the ideal, {answer['plan']}")
+    return found
+
+
+def chart(panels: Mapping[str, Mapping[int, float]]) -> str:
+    """Efficiency over each thing that grows, as an SVG document."""
+    parts = []
+    for number, (title, points) in enumerate(panels.items()):
+        left = _LEFT + number * (_WIDTH + _APART)
+        step = _WIDTH / max(1, len(points) - 1)
+        places = [
+            (left + i * step, _TOP + _HEIGHT * (1 - min(1.2, part) / 1.2)) for i, part in enumerate(points.values())
+        ]
+        for level in (0.0, 0.2, 0.4, 0.6, 0.8, 1.0):
+            y = _TOP + _HEIGHT * (1 - level / 1.2)
+            parts.append(f'<line x1="{left}" x2="{left + _WIDTH}" y1="{y:.1f}" y2="{y:.1f}" stroke="#ddd"/>')
+            parts.append(f'<text x="{left - 6}" y="{y + 4:.1f}" text-anchor="end">{level:.1f}</text>')
+        line = " ".join(f"{x:.1f},{y:.1f}" for x, y in places)
+        parts.append(f'<polyline points="{line}" fill="none" stroke="#4878a8" stroke-width="2"/>')
+        for (x, y), (count, part) in zip(places, points.items(), strict=True):
+            parts.append(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3.5" fill="#4878a8"/>')
+            parts.append(f'<text x="{x:.1f}" y="{y - 9:.1f}" text-anchor="middle">{part:.2f}</text>')
+            parts.append(f'<text x="{x:.1f}" y="{_TOP + _HEIGHT + 16}" text-anchor="middle">{count}</text>')
+        parts.append(f'<text x="{left + _WIDTH / 2}" y="{_TOP + _HEIGHT + 36}" text-anchor="middle">{title}</text>')
+    width = _LEFT + len(panels) * (_WIDTH + _APART)
+    head = (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {_TOP + _HEIGHT + 50}" font-family="sans-serif" '
+        'font-size="11"><rect width="100%" height="100%" fill="white"/>'
+        '<text x="8" y="20" font-size="14">Efficiency: samples per second over those of plain trainers</text>'
+    )
+    return "\n".join([head, *parts, "</svg>", ""])
+
+
+@click.command()
+@click.option("--results", type=click.Path(path_type=Path, file_okay=False), help="Folder for figures and chart.")
+@click.option("--json", "as_json", is_flag=True, help="End with one JSON object.")
+def main(results: Path | None, as_json: bool) -> None:
+    """Measures efficiency as work grows. Example: python -m benchmarks.throughput.scaling --json"""
+    try:
+        check_machine()
+    except TestbedMissing as error:
+        raise click.ClickException(str(error)) from None
+    with tempfile.TemporaryDirectory() as logs:
+        by_devices = {n: efficiencies(n, {n: (240, None)}, Path(logs) / str(n))[n] for n in DEVICES}
+        batches = {m: (m * ROWS, ROWS) for m in MICRO_BATCHES}
+        by_micro_batches = efficiencies(STAGES, batches, Path(logs) / "micro-batches")
+    panels = {
+        "devices (240 samples a round)": by_devices,
+        f"micro-batches of {ROWS} in a round ({STAGES} devices)": by_micro_batches,
+    }
+    everything: dict[str, Any] = {"devices": by_devices, "micro_batches": by_micro_batches, "model": MODEL}
+    if results is not None:
+        results.mkdir(parents=True, exist_ok=True)
+        (results / "scaling.json").write_text(json.dumps(everything, indent=1) + "\n")
+        (results / "scaling.svg").write_text(chart(panels))
+    for title, points in panels.items():
+        print(f"{title}: " + ", ".join(f"{count}: {part:.2f}" for count, part in points.items()))
+    if as_json:
+        print(json.dumps(everything))
+
+
+if __name__ == "__main__":
+    main()
