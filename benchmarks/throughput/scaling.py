@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import tempfile
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -47,11 +48,15 @@ def efficiencies(count: int, batches: Mapping[int, tuple[int, int | None]], logs
             for key, (batch, micro_batch) in batches.items():
                 one = Cell("equal", MODEL, batch)
                 [answer] = ours.plan(one, (OURS,), SECONDS, OURS_TIMEOUT_S, micro_batch)
-                rate = yardstick.beside(lambda batch=batch: batch / ours.train(OURS, OURS_TIMEOUT_S)["round_s"])
+                rate = yardstick.beside(partial(_rate, ours, batch))
                 assert rate is not None
                 found[key] = rate.part
                 say(f"{count} devices, batch {batch}: {rate.part:.2f} of the ideal, {answer['plan']}")
     return found
+
+
+def _rate(ours: Ours, batch: int) -> float:
+    return batch / float(ours.train(OURS, OURS_TIMEOUT_S)["round_s"])
 
 
 def chart(panels: Mapping[str, Mapping[int, float]]) -> str:

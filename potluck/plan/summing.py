@@ -1,8 +1,9 @@
 """Who of a group adds up how much of its gradients, and what that costs each member.
 
 Every parameter has one device that adds it up. Whoever adds up a part f of G bytes in a group of n sends the rest of
-its own gradients and n - 1 sums, so G · (1 + (n - 2) · f) bytes, and gets as many. Where a slow processor handles
-bytes more slowly than lines carry them, it is spared; where lines are the limit, all add up alike.
+its own gradients and n - 1 sums, so G · (1 + (n - 2) · f) bytes, and gets as many. Its line is taken for the larger of
+(1 - f) · G and (n - 1) · f · G bytes while parts are sent, and as long again for the sums. Where a slow processor
+handles bytes more slowly than lines carry them, it is spared; where lines are the limit, all add up alike.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from potluck.types import Member
 WHOLE = 100  # weights of a group add up to about this
 
 
+_HALVINGS = 40
 LAST_PART = 0.15  # of what is sent, about as much leaves when the last backward is over
 
 
@@ -41,24 +43,30 @@ def adding_weights(tables: Tables, devices: Sequence[str]) -> tuple[int, ...]:
     if count == 1:
         return (1,)
     costs = [_byte_s(tables, device, devices) for device in devices]
-    if count == 2 or min(costs) <= 0:  # of two, each sends and gets as much whoever adds up
+    if count == 2 or min(map(sum, costs)) <= 0:  # of two, each sends and gets as much whoever adds up
         return (1,) * count
-    chosen = set(range(count))
-    while True:
-        level = (count - 2 + len(chosen)) / sum(1 / costs[place] for place in chosen)
-        spared = {place for place in chosen if level / costs[place] < 1}
-        if not spared:
-            break
-        chosen -= spared
-    parts = [(level / costs[p] - 1) / (count - 2) if p in chosen else 0.0 for p in range(count)]
-    return tuple(round(WHOLE * part) for part in parts)
+    low, high = 0.0, max(2 * handled + 2 * line for handled, line in costs) * count
+    for _ in range(_HALVINGS):  # the least time in which together they can add up everything
+        level = (low + high) / 2
+        low, high = (low, level) if sum(_most(level, *c, count) for c in costs) >= 1 else (level, high)
+    parts = [_most(high, *cost, count) for cost in costs]
+    return tuple(round(WHOLE * part / sum(parts)) for part in parts)
 
 
-def _byte_s(tables: Tables, device: str, group: Sequence[str]) -> float:
-    """Seconds for a byte that the device sends and one that it gets."""
+def _most(level: float, handled: float, line: float, count: int) -> float:
+    """The largest part that somebody can add up in so much time for each byte of the group's gradients."""
+    part = (level - handled) / (handled * (count - 2) + 2 * line * (count - 1))
+    more = handled * (count - 2) - 2 * line
+    if more > 0:
+        part = min(part, (level - handled - 2 * line) / more)
+    return max(0.0, min(1.0, part))
+
+
+def _byte_s(tables: Tables, device: str, group: Sequence[str]) -> tuple[float, float]:
+    """Seconds of processor for a byte that the device sends and one that it gets, and of its line for one of them."""
     copy = tables.devices[device].profile.copy_bytes_s
     line_s = max(tables.transfer_s(device, other, 1.0) for other in group if other != device)
-    return (2.0 / copy if copy else 0.0) + max(line_s, tables.inlet_s(device, 1.0))
+    return (2.0 / copy if copy else 0.0), max(line_s, tables.inlet_s(device, 1.0))
 
 
 def parts_of(group: Sequence[Member]) -> dict[str, float]:

@@ -30,6 +30,9 @@ from potluck.wire.zmq_edge import MAX_FRAME_BYTES, Edge
 SMALL_PART_BYTES = 16 * 1024
 BATCH = 64  # messages read before the thread looks after its other duties
 
+# On a slow line a heartbeat waits behind seconds of gradients; that a device is gone, the control channel says sooner.
+SILENCE_S = 8.0
+
 
 @dataclass(frozen=True)
 class _Adopt:
@@ -67,7 +70,7 @@ class ZmqLink:
         bind: str = "127.0.0.1",
         window_bytes: int = DEFAULT_WINDOW_BYTES,
         bandwidth_bytes_s: float | None = None,
-        silence_s: float = 8.0,  # on a slow line a heartbeat waits behind seconds of gradients; the control channel is quicker
+        silence_s: float = SILENCE_S,
     ) -> None:
         self._name = name
         self._silence_s = silence_s

@@ -10,7 +10,7 @@ from benchmarks.throughput.measure import Yardstick
 from benchmarks.throughput.others import Ideal
 from tests.process.testbed_programs import fleet_of, on_a_testbed
 
-pytestmark = [on_a_testbed, pytest.mark.full]
+pytestmark = [*on_a_testbed, pytest.mark.full]
 
 
 def test_plain_trainers_train_whenever_they_are_asked_and_leave_nothing_behind():

@@ -110,7 +110,7 @@ def test_recurrence_and_simulation_agree_exactly_without_groups_and_nearly_with_
     by_cost = float(cost.seconds([line])[0])
     by_events = simulate(cost.plan(line), facts, profile).round_s
     alone = all(len(s.stage.group) == 1 for s in line)
-    assert by_events == pytest.approx(by_cost, rel=1e-6 if alone else 0.2)
+    assert by_events == pytest.approx(by_cost, rel=1e-6 if alone else 0.3)
 
 
 def test_many_plans_at_once_cost_what_each_costs_alone() -> None:

@@ -215,17 +215,17 @@ def pipeline(*devices: str) -> Plan:
     return Plan(micro_batch_size=4, micro_batches=4, stages=tuple(stages))
 
 
-def test_a_device_that_gains_less_than_two_percent_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_device_that_gains_less_than_one_percent_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     facts, profile = instance(1, 4, 4, memory=False)
-    times = {pipeline("d0", "d1", "d2"): 1.0, pipeline("d0", "d1"): 1.019, pipeline("d0", "d3"): 1.05}
+    times = {pipeline("d0", "d1", "d2"): 1.0, pipeline("d0", "d1"): 1.009, pipeline("d0", "d3"): 1.05}
     jury = a_jury(times, profile, facts, monkeypatch)
     assert jury.best().plan.devices == ("d0", "d1", "d2")
     assert jury.chosen().plan.devices == ("d0", "d1")
     assert jury.left_out() == (
-        ("d2", "it would gain less than 2%"),
-        ("d3", "with it the best plan found takes 3.0% longer"),
+        ("d2", "it would gain less than 1%"),
+        ("d3", "with it the best plan found takes 4.1% longer"),
     )
-    times[pipeline("d0", "d1")] = 1.021
+    times[pipeline("d0", "d1")] = 1.011
     jury = a_jury(times, profile, facts, monkeypatch)
     assert jury.chosen().plan.devices == ("d0", "d1", "d2")
     assert jury.left_out() == (("d3", "with it the best plan found takes 5.0% longer"),)
@@ -235,7 +235,7 @@ def test_a_plan_with_fewer_devices_is_not_taken_where_another_planner_is_faster(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     facts, profile = instance(1, 4, 4, memory=False)
-    times = {pipeline("d0", "d1", "d2"): 1.0, pipeline("d0", "d1"): 1.019, pipeline("d0", "d3", "d2"): 1.01}
+    times = {pipeline("d0", "d1", "d2"): 1.0, pipeline("d0", "d1"): 1.009, pipeline("d0", "d3", "d2"): 1.005}
     jury = a_jury(times, profile, facts, monkeypatch)
     assert jury.chosen().plan.devices == ("d0", "d1")
     jury.know_rivals([(1.0, pipeline("d0", "d3", "d2"))])
@@ -264,4 +264,4 @@ def test_plans_with_fewer_devices_are_among_those_judged() -> None:
     assert found is not None
     assert "d1" not in found.plan.devices
     ((_, why),) = found.left_out
-    assert why == "it would gain less than 2%" or why.endswith("longer") or why.endswith("no faster")
+    assert why == "it would gain less than 1%" or why.endswith("longer") or why.endswith("no faster")
