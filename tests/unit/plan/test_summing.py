@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
@@ -14,6 +14,7 @@ from potluck.types import Member, Profile, Stage
 from tests.unit.plan.instances import a_model, a_profile
 
 FACTS = a_model(0, 5)
+steady = settings(deadline=None, derandomize=True)
 
 
 def with_copying(profile: Profile, rates: list[float]) -> Profile:
@@ -40,6 +41,7 @@ def test_all_add_up_alike_where_lines_are_the_limit_or_devices_are_equal() -> No
     assert len(set(adding_weights(tables([2e8] * 6, bandwidth=1e8), NAMES))) == 1
 
 
+@steady
 @given(st.lists(st.floats(1e7, 1e10), min_size=3, max_size=6), st.floats(1e5, 1e10))
 def test_nobody_takes_longer_than_if_all_added_up_alike(rates: list[float], bandwidth: float) -> None:
     known = tables(rates, bandwidth)
@@ -52,6 +54,7 @@ def test_nobody_takes_longer_than_if_all_added_up_alike(rates: list[float], band
     assert handled <= evenly * 1.1  # weights are whole numbers
 
 
+@steady
 @given(st.dictionaries(st.sampled_from(NAMES), st.integers(0, 50), min_size=2).filter(lambda w: any(w.values())))
 def test_pieces_are_the_whole_and_the_last_belong_to_whoever_adds_up_most(weights: dict[str, int]) -> None:
     parts = parts_of([Member(device=d, share=1, sums=w) for d, w in weights.items()])
