@@ -50,6 +50,7 @@ class _Figures:
     forward: Array
     update: Array
     reduce: Array
+    ahead: Array  # the least part of any member's work on a micro-batch that comes before its backward
 
 
 @dataclass(frozen=True)
@@ -75,6 +76,11 @@ class _Bound:
         whole = [b.coupled for b in cost.facts.blocks]
         self.whole = _differences(_sums(whole)) > 0  # where micro-batches cannot be cut
         self.size = _differences(_sums([b.trainable_bytes for b in cost.facts.blocks]))
+        # Whether a stage that begins at a block surely has gradients to send back.
+        self.sends_back = np.zeros((self.blocks + 1, 1), dtype=bool)
+        for crossing in cost.facts.crossings:
+            if crossing.gradient:
+                self.sends_back[list(crossing.consumers)] = True
         self.possible = np.tri(self.blocks + 1, k=-1, dtype=bool).T
         self._look_at_cuts()
 
@@ -151,7 +157,11 @@ class _Bound:
             begin = np.maximum(before[:, None], group.update)
             whole = np.maximum(around[:, None], after[:, None] + group.update)
             work = m * group.busy + commit
-            needs = np.maximum(whole + work, begin + group.forward + group.reduce + commit)
+            later = np.arange(self.blocks + 1)[:, None] > 0  # later stages sum when they have sent their gradients
+            early = begin + group.forward + group.reduce + commit
+            needs = np.maximum(whole + work, np.where(later & self.sends_back, begin + work + group.reduce, early))
+            # Somebody has at least the mean work; before its last backward begins, nothing is summed.
+            needs = np.maximum(needs, begin + m * group.busy * group.ahead + group.reduce / 2 + commit)
             ahead, left = begin + group.forward, after[:, None] + (group.passage - group.forward)
             both = whole + group.passage
             if p < len(wires):
@@ -171,7 +181,8 @@ class _Bound:
         update = np.array([self.update[d] for d in group]).min(axis=0)
         if len(group) == 1:  # nobody to share a micro-batch with
             step = self.alone[group[0]]
-            return _Figures(step, step, self.alone_forward[group[0]], update, np.zeros_like(update))
+            nothing = np.zeros_like(update)
+            return _Figures(step, step, self.alone_forward[group[0]], update, nothing, nothing)
         busy = 1.0 / (1.0 / np.maximum(steps, 1e-12)).sum(axis=0)
         ahead = 1.0 / (1.0 / np.maximum(forwards, 1e-12)).sum(axis=0)
         passage = np.where(self.whole, steps.min(axis=0), busy)
@@ -180,7 +191,8 @@ class _Bound:
         # In the mean, a member sends 2 (n - 1) / n of the gradients, whoever adds up; somebody sends as much.
         quickest = min(tables.transfer_s(one, other, 1.0) for one in group for other in group if other != one)
         sent = 2 * (len(group) - 1) * (self.size // len(group))
-        return _Figures(busy, passage, ahead, update, sent * quickest)
+        part = np.where(steps > 0, forwards / np.maximum(steps, 1e-12), 0.0).min(axis=0)
+        return _Figures(busy, passage, ahead, update, sent * quickest, part)
 
     def _wires(self, a: tuple[str, ...], b: tuple[str, ...]) -> _Wires:
         tables = self.cost.tables

@@ -231,7 +231,7 @@ class _World:
         for round in range(self.rounds):
             summing = SummingSteps(device, round, self.messages, self.arrived)
             for place, action in enumerate(listed):
-                if place == last and summing.buckets:
+                if place == last and summing.buckets and not self._awaited(device, action.micro_batch):
                     yield from self._last_backward(device, summing, action.micro_batch)
                 elif action.kind == "reduce":
                     yield from summing.finish(action.micro_batch)
@@ -255,6 +255,10 @@ class _World:
             yield Step(kind, round, j, (), self.messages.handling_s(device, parcels), sends)
         elif kind == "ready":
             yield Step(kind, round, j, (), 0.0, ())
+
+    def _awaited(self, device: str, j: int) -> bool:
+        """Whether an earlier stage waits for the device's gradients: those go first, and sums after the backward."""
+        return bool(self.messages.leaving(device, "send_gradients", j))
 
     def _last_backward(self, device: str, summing: SummingSteps, j: int) -> Iterator[Step]:
         """The last backward of a round, in pieces: after each, gradients that are complete are sent and added up."""

@@ -238,13 +238,16 @@ class Guide:
     def _reduce(self, members: Sequence[DeviceTables]) -> Array:
         """As the cost model: parts go to whoever adds them up, sums come back."""
         group = self.cost.stations.crew([m.name for m in members])
-        nothing, one = (_both_s(summing_s(self.cost.tables, group, size)) for size in (0.0, 1e6))
-        return nothing + self._size * (one - nothing) / 1e6
+        found = []
+        for hidden in (0.5, 0.0):  # in the first stage, about half of what lines carry is hidden by the backward pass
+            nothing, one = (_both_s(summing_s(self.cost.tables, group, size), hidden) for size in (0.0, 1e6))
+            found.append(nothing + self._size * (one - nothing) / 1e6)
+        return np.concatenate([found[0][:1], found[1][1:]])
 
 
-def _both_s(members: Sequence[Summing]) -> float:
-    """Seconds of the slowest member; about half of what its lines carry is hidden by the backward pass."""
-    return max(2 * m.handling_s + m.lines_s / 2 + 2 * m.latency_s for m in members)
+def _both_s(members: Sequence[Summing], hidden: float) -> float:
+    """Seconds of the slowest member, with a part of what its lines carry hidden."""
+    return max(2 * m.handling_s + (1 - hidden) * m.lines_s + 2 * m.latency_s for m in members)
 
 
 def _impossible(blocks: int) -> Spans:

@@ -185,7 +185,7 @@ class Stations:
             forward_s=tuple(f for f, _ in steps),
             backward_s=tuple(b for _, b in steps),
             turns=self._turns(stage) if by_turns and len(members) > 1 else (0,) * self.micro_batches,
-            reduce_s=self._reduce_s(stage, busy_s, update_s, max(b for _, b in steps)),
+            reduce_s=self._reduce_s(stage, busy_s, update_s, max(b for _, b in steps) if not stage.blocks[0] else 0.0),
             update_s=update_s,
             feed_s=self._feed_s(stage, rows),
             fed_after_s=self._fed_after_s(stage, rows),
@@ -236,7 +236,8 @@ class Stations:
     def _reduce_s(self, stage: Stage, busy_s: Sequence[float], update_s: float, backward_s: float) -> float:
         """From the end of the last backward until all have the sums.
 
-        Most of it happens during that backward; who has less to compute than others is ready to handle it earlier.
+        In the first stage most of it happens during that backward; later stages send gradients back first. Who has less
+        to compute than others is ready to handle it earlier.
         """
         if len(stage.group) == 1:
             return 0.0

@@ -29,8 +29,8 @@ class SummingSteps:
         self.device, self.round, self._messages, self._arrived = device, round, messages, arrived
         self.buckets = messages.buckets(device)
         self._group = messages.group(device)
+        self._mine = [number for number, bucket in enumerate(self.buckets) if bucket.adder == device]
         self._offered: set[int] = set()
-        self._added: set[int] = set()
 
     def offer(self, number: int, j: int) -> Iterator[Step]:
         """Sends this device's part of a bucket."""
@@ -41,9 +41,8 @@ class SummingSteps:
 
     def poll(self, j: int, now: float) -> Iterator[Step]:
         """Adds up what is complete by now."""
-        for number, bucket in enumerate(self.buckets):
-            waits = bucket.adder == self.device and number in self._offered - self._added
-            if waits and all(self._arrived.get(key, float("inf")) <= now for key in self._parts(number)):
+        for number in [number for number in self._mine if number in self._offered]:
+            if all(self._arrived.get(key, float("inf")) <= now for key in self._parts(number)):
                 yield from self._add("backward", j, number)
 
     def finish(self, j: int) -> Iterator[Step]:
@@ -51,9 +50,8 @@ class SummingSteps:
         for number in range(len(self.buckets)):
             if number not in self._offered:
                 yield from self.offer(number, j)
-        for number, bucket in enumerate(self.buckets):
-            if bucket.adder == self.device and number not in self._added:
-                yield from self._add("reduce", j, number)
+        for number in list(self._mine):
+            yield from self._add("reduce", j, number)
         for number, bucket in enumerate(self.buckets):
             if bucket.adder != self.device:
                 key = ("sum", self.round, number, bucket.adder, self.device)
@@ -70,7 +68,7 @@ class SummingSteps:
         return tuple(("reduce", self.round, number, d, self.device) for d in self._group if d != self.device)
 
     def _add(self, kind: str, j: int, number: int) -> Iterator[Step]:
-        self._added.add(number)
+        self._mine.remove(number)
         others = [d for d in self._group if d != self.device]
         parcels = [self._messages.bucket("reduce", self.buckets[number], d, self.device) for d in others]
         seconds = self._messages.handling_s(self.device, parcels)

@@ -11,7 +11,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from potluck.plan.tables import DeviceTables, Tables
+import numpy as np
+
+from potluck.plan.tables import Array, Tables
 from potluck.types import Member
 
 WHOLE = 100  # weights of a group add up to about this
@@ -40,33 +42,27 @@ class Summing(NamedTuple):
 def adding_weights(tables: Tables, devices: Sequence[str]) -> tuple[int, ...]:
     """How much of a group's gradients each member adds up, so that all are done at the same time."""
     count = len(devices)
-    if count == 1:
-        return (1,)
-    costs = [_byte_s(tables, device, devices) for device in devices]
-    if count == 2 or min(map(sum, costs)) <= 0:  # of two, each sends and gets as much whoever adds up
+    if count <= 2:  # of two, each sends and gets as much whoever adds up
         return (1,) * count
-    low, high = 0.0, max(2 * handled + 2 * line for handled, line in costs) * count
+    rates = tables.rates(devices)
+    handled, line = 2 * rates.copy, np.maximum(rates.lines.max(axis=1), rates.inlet)
+    if float((handled + line).min()) <= 0:
+        return (1,) * count
+    low, high = 0.0, float((2 * handled + 2 * line).max()) * count
     for _ in range(_HALVINGS):  # the least time in which together they can add up everything
         level = (low + high) / 2
-        low, high = (low, level) if sum(_most(level, *c, count) for c in costs) >= 1 else (level, high)
-    parts = [_most(high, *cost, count) for cost in costs]
-    return tuple(round(WHOLE * part / sum(parts)) for part in parts)
+        low, high = (low, level) if _most(level, handled, line, count).sum() >= 1 else (level, high)
+    parts = _most(high, handled, line, count)
+    return tuple(round(WHOLE * part) for part in (parts / parts.sum()).tolist())
 
 
-def _most(level: float, handled: float, line: float, count: int) -> float:
-    """The largest part that somebody can add up in so much time for each byte of the group's gradients."""
-    part = (level - handled) / (handled * (count - 2) + 2 * line * (count - 1))
+def _most(level: float, handled: Array, line: Array, count: int) -> Array:
+    """The largest part that each can add up in so much time for each byte of the group's gradients."""
+    part: Array = (level - handled) / (handled * (count - 2) + 2 * line * (count - 1))
     more = handled * (count - 2) - 2 * line
-    if more > 0:
-        part = min(part, (level - handled - 2 * line) / more)
-    return max(0.0, min(1.0, part))
-
-
-def _byte_s(tables: Tables, device: str, group: Sequence[str]) -> tuple[float, float]:
-    """Seconds of processor for a byte that the device sends and one that it gets, and of its line for one of them."""
-    copy = tables.devices[device].profile.copy_bytes_s
-    line_s = max(tables.transfer_s(device, other, 1.0) for other in group if other != device)
-    return (2.0 / copy if copy else 0.0), max(line_s, tables.inlet_s(device, 1.0))
+    capped = (level - handled - 2 * line) / np.where(more > 0, more, 1.0)
+    most: Array = np.clip(np.where(more > 0, np.minimum(part, capped), part), 0.0, 1.0)
+    return most
 
 
 def parts_of(group: Sequence[Member]) -> dict[str, float]:
@@ -79,34 +75,25 @@ def parts_of(group: Sequence[Member]) -> dict[str, float]:
 
 def summing_s(tables: Tables, group: Sequence[Member], size_bytes: float) -> list[Summing]:
     """What each member of a group spends on summing so many bytes."""
-    parts = parts_of(group)
-    return [_member(tables, tables.devices[m.device], parts, size_bytes) for m in group]
+    others, parts = len(group) - 1, np.array(list(parts_of(group).values()))
+    rates = tables.rates([m.device for m in group])
+    adders = (parts > 0).sum() - (parts > 0)
+    moved = size_bytes * ((1 - parts) + others * parts)
+    handling = (adders + others * (parts > 0)) * rates.message_s + moved * rates.copy
+    lines = size_bytes * _lines(rates.lines, rates.inlet, parts, tables.profile.medium)
+    columns = (handling.tolist(), lines.tolist(), rates.latency_s.max(axis=1).tolist())
+    return [Summing(*row) for row in zip(*columns, strict=True)]
 
 
-def _member(tables: Tables, me: DeviceTables, parts: dict[str, float], size: float) -> Summing:
-    others = [device for device in parts if device != me.name]
-    mine, adders = size * parts[me.name], [other for other in others if parts[other] > 0]
-    first, second = _lines_s(tables, me.name, parts, size)
-    copy = me.profile.copy_bytes_s
-    messages = len(adders) + (len(others) if parts[me.name] > 0 else 0)
-    moved = size * (1 - parts[me.name]) + len(others) * mine
-    handling = messages * me.profile.message_s + (moved / copy if copy else 0.0)
-    latency = max(tables.latency_s(me.name, other) for other in others)
-    return Summing(handling, first + second, latency)
-
-
-def _lines_s(tables: Tables, me: str, parts: dict[str, float], size: float) -> tuple[float, float]:
-    """Seconds for which a member's lines are taken while parts are sent, and while sums are."""
-    if tables.profile.medium == "shared":
-        both = sum(tables.transfer_s(a, b, size * parts[b]) for a in parts for b in parts if a != b)
-        return both, sum(tables.transfer_s(a, b, size * parts[a]) for a in parts for b in parts if a != b)
-    others = [device for device in parts if device != me]
-    parts_out_s = sum(tables.transfer_s(me, other, size * parts[other]) for other in others)
-    sums_out_s = sum(tables.transfer_s(me, other, size * parts[me]) for other in others)
-    if tables.profile.medium == "full":
-        parts_in_s = tables.inlet_s(me, size * parts[me] * len(others))
-        sums_in_s = tables.inlet_s(me, size * (1 - parts[me]))
-        return max(parts_out_s, parts_in_s), max(sums_out_s, sums_in_s)
-    parts_in_s = sum(tables.transfer_s(other, me, size * parts[me]) for other in others)
-    sums_in_s = sum(tables.transfer_s(other, me, size * parts[other]) for other in others)
-    return parts_out_s + parts_in_s, sums_out_s + sums_in_s
+def _lines(lines: Array, inlet: Array, parts: Array, medium: str) -> Array:
+    """Seconds for which each member's line is taken, for each byte: while parts are sent, and then sums."""
+    others = len(parts) - 1
+    parts_out, sums_out = lines @ parts, lines.sum(axis=1) * parts
+    if medium == "shared":
+        return np.full(len(parts), parts_out.sum() + sums_out.sum())
+    result: Array
+    if medium == "full":
+        result = np.maximum(parts_out, inlet * parts * others) + np.maximum(sums_out, inlet * (1 - parts))
+        return result
+    result = parts_out + sums_out + lines.sum(axis=0) * parts + parts @ lines
+    return result

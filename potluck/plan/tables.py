@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Sequence
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -69,6 +70,16 @@ class DeviceTables:
         return found
 
 
+class Rates(NamedTuple):
+    """Some devices and the lines between them: seconds for each byte, or for each message."""
+
+    lines: Array  # from each to each
+    latency_s: Array  # likewise
+    inlet: Array  # of whatever comes to each
+    copy: Array  # of its processor
+    message_s: Array
+
+
 class Tables:
     """All devices of a profile, and the links between them."""
 
@@ -90,6 +101,27 @@ class Tables:
     def inlet_s(self, target: str, size_bytes: float) -> float:
         """Seconds for which what comes to a device takes its line, wherever it comes from: as fast as its fastest."""
         return size_bytes / self._inlets[target] if target in self._inlets else 0.0
+
+    def rates(self, devices: Sequence[str]) -> Rates:
+        """What bytes and messages cost these devices among each other."""
+        places, everybody = self._everybody
+        chosen = [places[device] for device in devices]
+        pairs = np.ix_(chosen, chosen)
+        return Rates(
+            everybody.lines[pairs], everybody.latency_s[pairs], everybody.inlet[chosen], everybody.copy[chosen],
+            everybody.message_s[chosen],
+        )  # fmt: skip
+
+    @cached_property
+    def _everybody(self) -> tuple[dict[str, int], Rates]:
+        names = list(self.devices)
+        profiles = [self.devices[name].profile for name in names]
+        lines = np.array([[0.0 if a == b else self.transfer_s(a, b, 1.0) for b in names] for a in names])
+        late = np.array([[0.0 if a == b else self.latency_s(a, b) for b in names] for a in names])
+        copy = [1.0 / p.copy_bytes_s if p.copy_bytes_s else 0.0 for p in profiles]
+        inlet = [self.inlet_s(name, 1.0) for name in names]
+        found = Rates(lines, late, np.array(inlet), np.array(copy), np.array([p.message_s for p in profiles]))
+        return {name: place for place, name in enumerate(names)}, found
 
     @cached_property
     def _inlets(self) -> dict[str, float]:

@@ -41,6 +41,9 @@ class Executor:
             site.me, [n for n in site.stage.trainable if site.layout.owner[n] == site.index]
         )
         self.reducer = Reducer(site, sums)
+        # Where an earlier stage waits for gradients, those go first: while it computes, there is time to sum.
+        awaited = any(mine == site.index for _, mine in site.layout.gradients)
+        self.sums_early = self.reducer.busy and not awaited
         self.watch = StopWatch()
 
     def run_round(self, begin: Begin) -> Verdict:
@@ -161,7 +164,7 @@ class _Round:
 
     def _backward(self, j: int) -> None:
         # Later backwards would add to what is summed already; a GPU's gradients are not there when its call returns.
-        summing = j == self.last and self.owner.reducer.busy and self.owner.stage.device.type == "cpu"
+        summing = j == self.last and self.owner.sums_early and self.owner.stage.device.type == "cpu"
         noted = self.owner.reducer.ready if summing else None
         with self.owner.throttle:
             self.backs[j] = self.owner.stage.backward(j, self.gradients.pop(j, {}), noted)
