@@ -50,7 +50,7 @@ class _Figures:
     forward: Array
     update: Array
     reduce: Array
-    ahead: Array  # the least part of any member's work on a micro-batch that comes before its backward
+    ahead: Array  # the least part of the busiest member's work that comes before its last backward
 
 
 @dataclass(frozen=True)
@@ -160,7 +160,7 @@ class _Bound:
             later = np.arange(self.blocks + 1)[:, None] > 0  # later stages sum when they have sent their gradients
             early = begin + group.forward + group.reduce + commit
             needs = np.maximum(whole + work, np.where(later & self.sends_back, begin + work + group.reduce, early))
-            # Somebody has at least the mean work; before its last backward begins, nothing is summed.
+            # Somebody has at least the mean work; before its last backward begins, no sum is complete.
             needs = np.maximum(needs, begin + m * group.busy * group.ahead + group.reduce / 2 + commit)
             ahead, left = begin + group.forward, after[:, None] + (group.passage - group.forward)
             both = whole + group.passage
@@ -191,8 +191,10 @@ class _Bound:
         # In the mean, a member sends 2 (n - 1) / n of the gradients, whoever adds up; somebody sends as much.
         quickest = min(tables.transfer_s(one, other, 1.0) for one in group for other in group if other != one)
         sent = 2 * (len(group) - 1) * (self.size // len(group))
+        alone = np.maximum([self.alone[d] for d in group], 1e-12)
+        turns = np.maximum(1.0, np.ceil(self.cost.micro_batches * busy / alone * (1 - 1e-9)).min(axis=0))
         part = np.where(steps > 0, forwards / np.maximum(steps, 1e-12), 0.0).min(axis=0)
-        return _Figures(busy, passage, ahead, update, sent * quickest, part)
+        return _Figures(busy, passage, ahead, update, sent * quickest, 1 - (1 - part) / turns)
 
     def _wires(self, a: tuple[str, ...], b: tuple[str, ...]) -> _Wires:
         tables = self.cost.tables

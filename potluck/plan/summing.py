@@ -16,7 +16,7 @@ import numpy as np
 from potluck.plan.tables import Array, Tables
 from potluck.types import Member
 
-WHOLE = 100  # weights of a group add up to about this
+_EACH = 20  # the weight of a member that adds up as much as any other
 
 
 _HALVINGS = 40
@@ -53,7 +53,7 @@ def adding_weights(tables: Tables, devices: Sequence[str]) -> tuple[int, ...]:
         level = (low + high) / 2
         low, high = (low, level) if _most(level, handled, line, count).sum() >= 1 else (level, high)
     parts = _most(high, handled, line, count)
-    return tuple(round(WHOLE * part) for part in (parts / parts.sum()).tolist())
+    return tuple(round(_EACH * count * part) for part in (parts / parts.sum()).tolist())
 
 
 def _most(level: float, handled: Array, line: Array, count: int) -> Array:

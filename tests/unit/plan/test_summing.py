@@ -41,6 +41,15 @@ def test_all_add_up_alike_where_lines_are_the_limit_or_devices_are_equal() -> No
     assert len(set(adding_weights(tables([2e8] * 6, bandwidth=1e8), NAMES))) == 1
 
 
+def test_a_thousand_devices_add_up_too() -> None:
+    names = [f"d{i}" for i in range(1000)]
+    profile = a_profile(0, a_model(0, 1), [1.0], bandwidth=1e8)
+    devices = tuple(replace(profile.devices[0], device=replace(profile.devices[0].device, name=n)) for n in names)
+    assert set(adding_weights(Tables(replace(profile, devices=devices, links=())), names)) == {1}
+    rates = [replace(d, copy_bytes_s=1e8) for d in devices]
+    assert min(adding_weights(Tables(replace(profile, devices=tuple(rates), links=())), names)) > 0
+
+
 @steady
 @given(st.lists(st.floats(1e7, 1e10), min_size=3, max_size=6), st.floats(1e5, 1e10))
 def test_nobody_takes_longer_than_if_all_added_up_alike(rates: list[float], bandwidth: float) -> None:
