@@ -16,6 +16,8 @@ from potluck.plan.tables import Array, DeviceTables
 
 THOROUGH_DEVICES = 5  # up to here every sequence of groups is looked at
 _STEP = 0.995  # the bound is found to within this factor
+_BENT = (0.0, 0.25, 0.5, 0.75, 1.0)  # how much lines count for the weights of members, beside work
+_PIECES = 8  # in which gradients are sent, and one for each member
 _DOUBLINGS = 60  # of the time that is surely enough; what takes longer has no use for a bound
 
 
@@ -49,8 +51,8 @@ class _Figures:
     passage: Array  # of one micro-batch, forward and backward
     forward: Array
     update: Array
-    reduce: Array
-    ahead: Array  # the least part of the busiest member's work that comes before its last backward
+    late: Array  # until the gradients of a round are summed, if that begins after the last backward
+    early: Array  # and if it begins with it
 
 
 @dataclass(frozen=True)
@@ -147,7 +149,7 @@ class _Bound:
         """Whether some cuts let every stage finish in time. The less a stage has waited, the better for all after it.
 
         `before` is what passes until a stage can begin, `after` what is left to do when it has ended, `around` both;
-        summing gradients may begin after one forward, and happens at the same time as what is left.
+        summing gradients happens at the same time as what is left.
         """
         m, commit = self.cost.micro_batches, self.cost.profile.commit_s
         before = np.full(self.blocks + 1, np.inf)
@@ -156,12 +158,9 @@ class _Bound:
         for p, group in enumerate(spans):
             begin = np.maximum(before[:, None], group.update)
             whole = np.maximum(around[:, None], after[:, None] + group.update)
-            work = m * group.busy + commit
             later = np.arange(self.blocks + 1)[:, None] > 0  # later stages sum when they have sent their gradients
-            early = begin + group.forward + group.reduce + commit
-            needs = np.maximum(whole + work, np.where(later & self.sends_back, begin + work + group.reduce, early))
-            # Somebody has at least the mean work; before its last backward begins, no sum is complete.
-            needs = np.maximum(needs, begin + m * group.busy * group.ahead + group.reduce / 2 + commit)
+            summed = np.where(later & self.sends_back, group.late, group.early)
+            needs = np.maximum(whole + m * group.busy, begin + summed) + commit
             ahead, left = begin + group.forward, after[:, None] + (group.passage - group.forward)
             both = whole + group.passage
             if p < len(wires):
@@ -179,22 +178,40 @@ class _Bound:
         steps = np.array([self.step[d] for d in group])
         forwards = np.array([self.forward[d] for d in group])
         update = np.array([self.update[d] for d in group]).min(axis=0)
+        m = self.cost.micro_batches
         if len(group) == 1:  # nobody to share a micro-batch with
             step = self.alone[group[0]]
-            nothing = np.zeros_like(update)
-            return _Figures(step, step, self.alone_forward[group[0]], update, nothing, nothing)
+            return _Figures(step, step, self.alone_forward[group[0]], update, m * step, m * step)
         busy = 1.0 / (1.0 / np.maximum(steps, 1e-12)).sum(axis=0)
         ahead = 1.0 / (1.0 / np.maximum(forwards, 1e-12)).sum(axis=0)
         passage = np.where(self.whole, steps.min(axis=0), busy)
         ahead = np.where(self.whole, forwards.min(axis=0), ahead)
-        tables = self.cost.tables
-        # In the mean, a member sends 2 (n - 1) / n of the gradients, whoever adds up; somebody sends as much.
-        quickest = min(tables.transfer_s(one, other, 1.0) for one in group for other in group if other != one)
-        sent = 2 * (len(group) - 1) * (self.size // len(group))
-        alone = np.maximum([self.alone[d] for d in group], 1e-12)
-        turns = np.maximum(1.0, np.ceil(self.cost.micro_batches * busy / alone * (1 - 1e-9)).min(axis=0))
-        part = np.where(steps > 0, forwards / np.maximum(steps, 1e-12), 0.0).min(axis=0)
-        return _Figures(busy, passage, ahead, update, sent * quickest, 1 - (1 - part) / turns)
+        alone = np.array([self.alone[d] for d in group])
+        backward = alone - np.array([self.alone_forward[d] for d in group])
+        late, turns = self._summed_s(group, m * steps), self._summed_s(group, m * alone, backward)
+        samples = self._summed_s(group, (m - 1) * steps + forwards)
+        early = np.where(self.whole, turns, np.minimum(turns, samples))
+        return _Figures(busy, passage, ahead, update, late, early)
+
+    def _summed_s(self, group: tuple[str, ...], work: Array, but: Array | float = 0.0) -> Array:
+        """The least seconds in which members can do their parts of the work, but for so much, and then send gradients.
+
+        Whoever adds up a part f of them sends 1 + (n - 2) f times their size. For any weights of the members that add
+        up to one, the weighted mean of their seconds is at most the slowest one's.
+        """
+        count = len(group)
+        rates = self.cost.tables.rates(group)
+        line = np.where(np.eye(count, dtype=bool), np.inf, rates.lines).min(axis=1)[:, None, None]
+        work, line = np.maximum(work, 1e-12), np.maximum(line, 1e-15)
+        rounded = (_PIECES + count) * (count - 1)  # bytes of messages are whole numbers
+        size, bare = np.maximum(self.size - rounded, 0), self.size
+        best = np.zeros_like(self.size)
+        for bent in _BENT:
+            weights = 1.0 / (work ** (1 - bent) * line**bent)
+            weights = weights / weights.sum(axis=0)
+            sent = size * (weights * line).sum(axis=0) + bare * (count - 2) * (weights * line).min(axis=0)
+            best = np.maximum(best, (weights * work).min(axis=0) - (weights * but).sum(axis=0) + sent)
+        return best
 
     def _wires(self, a: tuple[str, ...], b: tuple[str, ...]) -> _Wires:
         tables = self.cost.tables

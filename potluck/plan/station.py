@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import cycle
 from typing import NamedTuple
 
 from msgspec.structs import replace
@@ -185,7 +186,7 @@ class Stations:
             forward_s=tuple(f for f, _ in steps),
             backward_s=tuple(b for _, b in steps),
             turns=self._turns(stage) if by_turns and len(members) > 1 else (0,) * self.micro_batches,
-            reduce_s=self._reduce_s(stage, busy_s, update_s, max(b for _, b in steps) if not stage.blocks[0] else 0.0),
+            reduce_s=self._reduce_s(stage, busy_s, update_s, [b for _, b in steps]),
             update_s=update_s,
             feed_s=self._feed_s(stage, rows),
             fed_after_s=self._fed_after_s(stage, rows),
@@ -233,7 +234,7 @@ class Stations:
         shares = tuple(m.share for m in stage.group)
         return _turn_order(shares, self.micro_batches)
 
-    def _reduce_s(self, stage: Stage, busy_s: Sequence[float], update_s: float, backward_s: float) -> float:
+    def _reduce_s(self, stage: Stage, busy_s: Sequence[float], update_s: float, backward_s: Sequence[float]) -> float:
         """From the end of the last backward until all have the sums.
 
         In the first stage most of it happens during that backward; later stages send gradients back first. Who has less
@@ -244,7 +245,10 @@ class Stations:
         done_s = [b + o for b, o in zip(busy_s, self._once_s(stage.blocks, stage.group), strict=True)]
         more_s = max(done_s) - max(busy_s) - update_s
         summing = self._summing(stage.blocks, stage.group)
-        return max(0.0, more_s) + max(s.handling_s + s.left_s(backward_s) for s in summing)
+        # By samples, the slowest one's backward is everybody's.
+        hides_s = cycle([0.0] if stage.blocks[0] else backward_s)
+        left_s = (s.handling_s + s.left_s(h) for s, h in zip(summing, hides_s, strict=False))
+        return max(0.0, more_s) + max(left_s)
 
     def _feed_s(self, stage: Stage, rows: Sequence[int]) -> float:
         size = self.edges.fed(stage.blocks)
