@@ -7,7 +7,8 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,9 @@ from potluck.runtime.train import run_on
 from potluck.types import DeviceSpec, Fleet, Plan, Profile
 
 QUICK_ROUNDS, FULL_ROUNDS = 4, 5  # the first two do not count
+MEMORY_ROUNDS = 2
 OURS = "potluck"
+PROFILING = ProfileSettings(seconds=6.5, network_seconds=2.0)
 
 
 @dataclass(frozen=True)
@@ -60,6 +63,18 @@ FULL = tuple(
         ("gpt_10m", (0.7, 0.4, 0.3), 12.5e6, ()),
     )
 )
+
+
+def prepared_job(model: str, rounds: int) -> PreparedJob:
+    """A workload made ready, for so many rounds."""
+    prepared = _exported(model)
+    return replace(prepared, job=replace(prepared.job, rounds=rounds))
+
+
+@cache
+def _exported(model: str) -> PreparedJob:
+    """Exporting a model takes seconds: once is enough."""
+    return prepare_job(workload(model, QUICK_ROUNDS).job)
 
 
 def say(text: str) -> None:
@@ -109,27 +124,26 @@ def _words(setting: Setting) -> dict[str, Any]:
 
 
 def _measure(setting: Setting, rounds: int) -> dict[str, tuple[float, float]]:
-    """Planner → predicted and measured seconds of a round, twice: the machine's mood changes from minute to minute.
+    """Planner → predicted and measured seconds of a round.
 
-    The plans are those of the first profile. A second one is measured later, and both predictions and both measurements
-    are averaged.
+    The machine's mood changes from minute to minute. Profiles are measured first and last, every plan is run there and
+    back again in between, and the mean of both is taken: what drifts slowly cancels out.
     """
-    prepared = prepare_job(workload(setting.model, rounds).job)
+    prepared = prepared_job(setting.model, rounds)
     measured: dict[str, list[float]] = {}
-    predicted: dict[str, list[float]] = {}
-    plans: dict[str, Plan] = {}
     with LiveFleet(setting.fleet, Options(timeout_s=120)) as live, tempfile.TemporaryDirectory() as folder:
-        for turn in range(2):
-            profile = profile_fleet(live, prepared, ProfileSettings(seconds=6.5, network_seconds=2.0))
-            plans = plans or {p: plan for p in setting.planners if (plan := plan_by(p, prepared, profile)) is not None}
-            for planner, plan in plans.items():
-                predicted.setdefault(planner, []).append(simulate(plan, prepared.facts, profile).round_s)
-                options = Options(run_dir=Path(folder) / f"{planner}-{turn}", timeout_s=120)
-                round_s = run_on(live, prepared, plan, options).round_s
-                assert round_s is not None, "too few rounds"
-                measured.setdefault(planner, []).append(round_s)
-                words = f"predicted {predicted[planner][-1]:.3f} s, measured {round_s:.3f} s"
-                say(f"{setting.model} {setting.speeds} {planner}: {words}")
+        profiles = [profile_fleet(live, prepared, PROFILING)]
+        plans = {p: plan for p in setting.planners if (plan := plan_by(p, prepared, profiles[0])) is not None}
+        for turn, planner in enumerate([*plans, *reversed(plans)]):
+            options = Options(run_dir=Path(folder) / str(turn), timeout_s=120)
+            round_s = run_on(live, prepared, plans[planner], options).round_s
+            assert round_s is not None, "too few rounds"
+            measured.setdefault(planner, []).append(round_s)
+        profiles.append(profile_fleet(live, prepared, PROFILING))
+    predicted = {n: [simulate(plan, prepared.facts, p).round_s for p in profiles] for n, plan in plans.items()}
+    for planner in plans:
+        words = (" and ".join(f"{s:.3f}" for s in seconds[planner]) for seconds in (predicted, measured))
+        say("{} {} {}: predicted {} s, measured {} s".format(setting.model, setting.speeds, planner, *words))
     return {planner: (float(np.mean(predicted[planner])), float(np.mean(measured[planner]))) for planner in plans}
 
 
@@ -144,7 +158,7 @@ def memory_ratios() -> dict[str, Any]:
     ratios: list[float] = []
     cells = []
     for setting in MEMORY:
-        prepared = prepare_job(workload(setting.model, 3).job)
+        prepared = prepared_job(setting.model, MEMORY_ROUNDS)
         with LiveFleet(setting.fleet, Options(timeout_s=120)) as live:
             profile = profile_fleet(live, prepared, ProfileSettings(seconds=6.0, network_seconds=0.5))
         for planner in setting.planners:
