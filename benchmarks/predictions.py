@@ -126,8 +126,8 @@ def _words(setting: Setting) -> dict[str, Any]:
 def _measure(setting: Setting, rounds: int) -> dict[str, tuple[float, float]]:
     """Planner → predicted and measured seconds of a round.
 
-    The machine's mood changes from minute to minute. Profiles are measured first and last, every plan is run there and
-    back again in between, and the mean of both is taken: what drifts slowly cancels out.
+    The machine's mood changes from minute to minute. Every plan is run there and back again, profiles are measured before,
+    between and after, and the means are taken: what drifts slowly cancels out.
     """
     prepared = prepared_job(setting.model, rounds)
     measured: dict[str, list[float]] = {}
@@ -135,6 +135,8 @@ def _measure(setting: Setting, rounds: int) -> dict[str, tuple[float, float]]:
         profiles = [profile_fleet(live, prepared, PROFILING)]
         plans = {p: plan for p in setting.planners if (plan := plan_by(p, prepared, profiles[0])) is not None}
         for turn, planner in enumerate([*plans, *reversed(plans)]):
+            if turn == len(plans):
+                profiles.append(profile_fleet(live, prepared, PROFILING))
             options = Options(run_dir=Path(folder) / str(turn), timeout_s=120)
             round_s = run_on(live, prepared, plans[planner], options).round_s
             assert round_s is not None, "too few rounds"
@@ -142,7 +144,7 @@ def _measure(setting: Setting, rounds: int) -> dict[str, tuple[float, float]]:
         profiles.append(profile_fleet(live, prepared, PROFILING))
     predicted = {n: [simulate(plan, prepared.facts, p).round_s for p in profiles] for n, plan in plans.items()}
     for planner in plans:
-        words = (" and ".join(f"{s:.3f}" for s in seconds[planner]) for seconds in (predicted, measured))
+        words = ("/".join(f"{s:.3f}" for s in seconds[planner]) for seconds in (predicted, measured))
         say("{} {} {}: predicted {} s, measured {} s".format(setting.model, setting.speeds, planner, *words))
     return {planner: (float(np.mean(predicted[planner])), float(np.mean(measured[planner]))) for planner in plans}
 

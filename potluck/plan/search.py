@@ -28,6 +28,7 @@ from potluck.types import ModelFacts, Plan, Profile
 
 EXHAUSTIVE_DEVICES = 4  # up to here every sequence of groups is tried
 _WORTH_POLISHING = 1.25
+_HOPELESS = 1.6  # with few devices, a sequence of groups guessed this much slower than the best is not judged
 _WORTH_A_LOOK = 1.12  # guesses within this factor of the best are judged by the cost model
 _STARTS = 6
 _SIZES = 4  # of micro-batches that are searched
@@ -183,7 +184,8 @@ class Search:
                 break
             self._guessed[groups] = self.guide.guesses(groups)
         for groups in sorted(self._guessed, key=lambda g: self._guessed[g][0].seconds if self._guessed[g] else np.inf):
-            if self._late():
+            guesses = self._guessed[groups]
+            if self._late() or (self._pool and guesses and guesses[0].seconds > self._best_guess * _HOPELESS):
                 break
             self._try(groups)
 
