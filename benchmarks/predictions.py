@@ -126,8 +126,8 @@ def _words(setting: Setting) -> dict[str, Any]:
 def _measure(setting: Setting, rounds: int) -> dict[str, tuple[float, float]]:
     """Planner → predicted and measured seconds of a round.
 
-    The machine's mood changes from minute to minute. Every plan is run there and back again, profiles are measured before,
-    between and after, and the means are taken: what drifts slowly cancels out.
+    The machine's mood changes from minute to minute. Every plan is run there and back again, profiles are measured
+    before, between and after, and the means are taken: what drifts slowly cancels out.
     """
     prepared = prepared_job(setting.model, rounds)
     measured: dict[str, list[float]] = {}
