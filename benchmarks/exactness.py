@@ -55,14 +55,14 @@ def plans(prepared: PreparedJob, hard: bool, quick: bool) -> Iterator[tuple[str,
     """Plans whose result is judged by bits (or, for weights tied across a cut, in float64)."""
     facts = prepared.facts
     if hard:
-        yield "3 stages, deep", cut(facts, 3, deep=True)
+        yield "3 stages, deep, weights late", cut(facts, 3, deep=True)
         yield "turns 3+1 | 1", grouped(facts, "turns", (3, 1), first=True)
     else:
         yield "2 stages", cut(facts, 2)
         yield "4 stages", cut(facts, 4)
         if not quick:
             yield "3 stages", cut(facts, 3)
-            yield "4 stages, deep", cut(facts, 4, deep=True)
+            yield "4 stages, deep, weights late", cut(facts, 4, deep=True)
             yield "1 | turns 2+2", grouped(facts, "turns", (2, 2), first=False)
 
 

@@ -80,7 +80,7 @@ def devices(count: int) -> tuple[DeviceSpec, ...]:
 
 
 def cut(facts: ModelFacts, stages: int, micro_batch: int = MICRO_BATCH, *, deep: bool = False) -> Plan:
-    """One device per stage, balanced; `deep`: the deepest warm-up allowed."""
+    """One device per stage, balanced; `deep`: the deepest warm-up allowed, and weight gradients put off."""
     plan = even_plan(facts, devices(stages), micro_batch, MICRO_BATCHES)
     if not deep:
         return plan
@@ -98,14 +98,14 @@ def grouped(
     for index, stage in enumerate(base.stages):
         if (index == 0) == first:
             group = tuple(Member(device=next(names), share=s) for s in shares)
-            stages.append(Stage(blocks=stage.blocks, group=group, sharing=sharing))
+            stages.append(Stage(blocks=stage.blocks, group=group, sharing=sharing, late_weights=1))
         else:
             stages.append(Stage(blocks=stage.blocks, group=(Member(device=next(names), share=MICRO_BATCHES),)))
     return _with_stages(base, stages)
 
 
 def _stage(stage: Stage, depth: int) -> Stage:
-    return Stage(blocks=stage.blocks, group=stage.group, sharing=stage.sharing, depth=depth)
+    return Stage(blocks=stage.blocks, group=stage.group, sharing=stage.sharing, depth=depth, late_weights=2)
 
 
 def _with_stages(plan: Plan, stages: list[Stage]) -> Plan:

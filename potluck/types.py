@@ -124,6 +124,7 @@ class Stage(Value, frozen=True, kw_only=True):
     sharing: Sharing = "turns"
     depth: int | None = None  # forwards before the first backward (K); None: stages from here to the end
     recompute: bool = False  # keep only what was received, and run forward again before backward
+    late_weights: int = 0  # micro-batches whose weight gradients may wait until there is nothing better to do
 
 
 class Plan(Value, frozen=True, kw_only=True):
@@ -218,6 +219,8 @@ class BlockProfile(Value, frozen=True, kw_only=True):
     timings: tuple[Timing, ...]  # by rows, ascending
     update_s: float = 0.0  # its part of the optimizer step
     resident: float = 1.0  # bytes a process takes for each byte its tensors need: there are holes between them
+    late_back: float = 1.0  # what is left of the backward where weight gradients wait, in parts of it,
+    late_weights: float = 0.0  # and what they take then
 
 
 class DeviceProfile(Value, frozen=True, kw_only=True):

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import torch
 
 from potluck.errors import InputError
+from potluck.model.late_weights import can_wait, owing
 from potluck.model.operators import OURS, allowed
 from potluck.model.our_operators import Context, our_function, torch_constant
 from potluck.model.program import (
@@ -39,6 +40,7 @@ class _Slot(NamedTuple):
 class _Instruction(NamedTuple):
     function: Callable[..., Any]
     ours: bool
+    owing: Callable[..., Any] | None  # the same, with its weight gradients left owed
     arguments: list[Any]
     fills: tuple[tuple[int, int], ...]  # position, value
     nested: tuple[tuple[int, list[Any]], ...]  # position, list with slots
@@ -55,11 +57,17 @@ class Code:
 
     def __init__(self, program: Program, positions: Sequence[int], keep: Iterable[int], device: torch.device) -> None:
         self._nodes = [program.nodes[p] for p in positions]
+        self._can_wait = {id(program.nodes[p]) for p in can_wait(program, positions)}
         self._values = program.values
         self._device = device
         self._keep = set(keep)
         self._bound: dict[int, list[_Instruction]] = {}
         self.size = max(program.values, default=-1) + 1
+
+    @property
+    def can_wait(self) -> bool:
+        """Whether there are weight gradients that can be put off."""
+        return bool(self._can_wait)
 
     def run(self, registers: Registers, context: Context) -> None:
         """Fills the registers of every node's outputs."""
@@ -74,7 +82,9 @@ class Code:
                 keywords = {**keywords, **{k: _filled(a, registers) for k, a in ins.keyword_fills}}
             if ins.ours:
                 arguments.insert(0, context)
-            if ins.no_grad:
+            if ins.owing is not None and context.owed is not None:
+                result = ins.owing(context.owed, *arguments)
+            elif ins.no_grad:
                 with torch.no_grad():
                     result = ins.function(*arguments, **keywords)
             else:
@@ -111,9 +121,11 @@ class Code:
         ours = node.op in OURS
         arguments = [self._argument(a, rows) for a in node.args]
         keywords = {k: self._argument(a, rows) for k, a in node.kwargs.items()}
+        function = our_function(node, self._values) if ours else look_up(node.op)
         return _Instruction(
-            function=our_function(node, self._values) if ours else look_up(node.op),
+            function=function,
             ours=ours,
+            owing=owing(node.op, function) if id(node) in self._can_wait else None,
             arguments=arguments,
             fills=tuple((i, a.value) for i, a in enumerate(arguments) if isinstance(a, _Slot)),
             nested=tuple((i, arguments[i]) for i, a in enumerate(node.args) if isinstance(a, Items) and refs(a)),

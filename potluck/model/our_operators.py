@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import torch
 
 from potluck.errors import InputError
+from potluck.model.late_weights import Owed
 from potluck.model.program import Node, Tensor, inputs_of
 from potluck.model.randomness import Draw, keep_mask
 
@@ -19,6 +20,7 @@ class Context(NamedTuple):
     rows: int
     draw: Draw
     device: torch.device
+    owed: list[Owed] | None = None  # where weight gradients may wait
 
 
 def torch_constant(kind: str, name: str) -> Any:

@@ -6,6 +6,7 @@ import itertools
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +19,7 @@ THOROUGH_DEVICES = 5  # up to here every sequence of groups is looked at
 _STEP = 0.995  # the bound is found to within this factor
 _BENT = (0.0, 0.25, 0.5, 0.75, 1.0)  # how much lines count for the weights of members, beside work
 _PIECES = 8  # in which gradients are sent, and one for each member
+_What = Literal["all", "forward", "awaited"]
 _DOUBLINGS = 60  # of the time that is surely enough; what takes longer has no use for a bound
 
 
@@ -48,7 +50,8 @@ class _Figures:
     """A group on every run of blocks [i, j), at its best."""
 
     busy: Array  # seconds of a micro-batch, of the whole group
-    passage: Array  # of one micro-batch, forward and backward
+    awaited: Array  # of these, what others may wait for: all but weight gradients that can be put off
+    passage: Array  # of one micro-batch, forward and backward, as far as others wait for it
     forward: Array
     update: Array
     late: Array  # until the gradients of a round are summed, if that begins after the last backward
@@ -70,9 +73,13 @@ class _Bound:
     def __init__(self, cost: CostModel) -> None:
         self.cost, self.blocks = cost, len(cost.facts.blocks)
         devices = cost.tables.devices.items()
-        self.step = {d: _differences(_least(t, cost.rows, forward=False)) for d, t in devices}
-        self.forward = {d: _differences(_least(t, cost.rows, forward=True)) for d, t in devices}
-        self.alone = {d: _differences(t.forward(cost.rows) + t.backward(cost.rows)) for d, t in devices}
+        self.step = {d: _differences(_least(t, cost.rows, "all")) for d, t in devices}
+        self.forward = {d: _differences(_least(t, cost.rows, "forward")) for d, t in devices}
+        self.awaited = {d: self._later(_least(t, cost.rows, "awaited"), self.step[d]) for d, t in devices}
+        self.alone = {d: _differences(_sums(_seconds(t, cost.rows, "all"))) for d, t in devices}
+        self.alone_awaited = {
+            d: self._later(_sums(_seconds(t, cost.rows, "awaited")), self.alone[d]) for d, t in devices
+        }
         self.alone_forward = {d: _differences(t.forward(cost.rows)) for d, t in devices}
         self.update = {d: _differences(t.update) for d, t in devices}
         whole = [b.coupled for b in cost.facts.blocks]
@@ -85,6 +92,12 @@ class _Bound:
                 self.sends_back[list(crossing.consumers)] = True
         self.possible = np.tri(self.blocks + 1, k=-1, dtype=bool).T
         self._look_at_cuts()
+
+    def _later(self, sums: Array, whole: Array) -> Array:
+        """A first stage puts nothing off."""
+        found = _differences(sums)
+        found[0] = whole[0]
+        return found
 
     def _look_at_cuts(self) -> None:
         """What surely goes from one stage to the next: from the block before a cut to the one behind it.
@@ -160,7 +173,8 @@ class _Bound:
             whole = np.maximum(around[:, None], after[:, None] + group.update)
             later = np.arange(self.blocks + 1)[:, None] > 0  # later stages sum when they have sent their gradients
             summed = np.where(later & self.sends_back, group.late, group.early)
-            needs = np.maximum(whole + m * group.busy, begin + summed) + commit
+            # What is put off has to be done by the end, beside what earlier stages have left to do.
+            needs = np.maximum(whole + m * group.awaited, begin + np.maximum(summed, m * group.busy)) + commit
             ahead, left = begin + group.forward, after[:, None] + (group.passage - group.forward)
             both = whole + group.passage
             if p < len(wires):
@@ -181,17 +195,18 @@ class _Bound:
         m = self.cost.micro_batches
         if len(group) == 1:  # nobody to share a micro-batch with
             step = self.alone[group[0]]
-            return _Figures(step, step, self.alone_forward[group[0]], update, m * step, m * step)
-        busy = 1.0 / (1.0 / np.maximum(steps, 1e-12)).sum(axis=0)
-        ahead = 1.0 / (1.0 / np.maximum(forwards, 1e-12)).sum(axis=0)
-        passage = np.where(self.whole, steps.min(axis=0), busy)
+            awaited = self.alone_awaited[group[0]]
+            return _Figures(step, awaited, awaited, self.alone_forward[group[0]], update, m * step, m * step)
+        early = np.array([self.awaited[d] for d in group])
+        busy, awaited, ahead = (1.0 / (1.0 / np.maximum(s, 1e-12)).sum(axis=0) for s in (steps, early, forwards))
+        passage = np.where(self.whole, early.min(axis=0), awaited)
         ahead = np.where(self.whole, forwards.min(axis=0), ahead)
         alone = np.array([self.alone[d] for d in group])
         backward = alone - np.array([self.alone_forward[d] for d in group])
         late, turns = self._summed_s(group, m * steps), self._summed_s(group, m * alone, backward)
         samples = self._summed_s(group, (m - 1) * steps + forwards)
-        early = np.where(self.whole, turns, np.minimum(turns, samples))
-        return _Figures(busy, passage, ahead, update, late, early)
+        hidden = np.where(self.whole, turns, np.minimum(turns, samples))
+        return _Figures(busy, awaited, passage, ahead, update, late, hidden)
 
     def _summed_s(self, group: tuple[str, ...], work: Array, but: Array | float = 0.0) -> Array:
         """The least seconds in which members can do their parts of the work, but for so much, and then send gradients.
@@ -222,15 +237,23 @@ class _Bound:
         return _Wires(out + late_out, back + late_back, np.maximum(out, back))
 
 
-def _least(device: DeviceTables, rows: int, *, forward: bool) -> Array:
+def _seconds(device: DeviceTables, rows: int, what: _What) -> Array:
+    """The least seconds of each block for so many rows."""
+    forward, backward, back, weights = (
+        np.diff(sums(rows)) for sums in (device.forward, device.backward, device.late_back, device.late_weights)
+    )
+    if what == "forward":
+        return forward
+    return forward + np.minimum(backward, back if what == "awaited" else back + weights)
+
+
+def _least(device: DeviceTables, rows: int, what: _What) -> Array:
     """Seconds of blocks [0, i) for a whole micro-batch, were every row as cheap as in the best part of one."""
     counts = {rows} | {r for r in (2, rows // 2, *device.rows) if 2 <= r <= rows}
-    parts = [(device.forward(r) + (0.0 if forward else device.backward(r))) * (rows / r) for r in counts]
-    per_block = np.min([np.diff(sums) for sums in parts], axis=0)
-    return np.concatenate([[0.0], np.cumsum(per_block)])
+    return _sums(np.min([_seconds(device, r, what) * (rows / r) for r in counts], axis=0))
 
 
-def _sums(values: Sequence[float]) -> Array:
+def _sums(values: Sequence[float] | Array) -> Array:
     return np.concatenate([[0.0], np.cumsum(values)])
 
 

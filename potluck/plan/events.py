@@ -23,6 +23,9 @@ from potluck.types import COORDINATOR, ModelFacts, Plan, Profile
 _Ends = tuple[str, str]  # sender and receiver of a message
 
 
+COMPUTES = ("forward", "backward", "weights", "update")
+
+
 class Span(NamedTuple):
     """Something a device did."""
 
@@ -56,7 +59,7 @@ def simulate(
     world.run()
     counted = min(ROUNDS_AHEAD, rounds - 1)
     round_s = (world.ends[-1] - world.ends[-1 - counted]) / counted if counted else world.ends[-1]
-    last = [s for s in world.spans if s.round == rounds - 1 and s.kind in ("forward", "backward", "update")]
+    last = [s for s in world.spans if s.round == rounds - 1 and s.kind in COMPUTES]
     busy = {d: sum(s.stop_s - s.start_s for s in last if s.device == d) for d in plan.devices}
     return Simulated(round_s, busy, world.spans, world.ends)
 
@@ -224,20 +227,40 @@ class _World:
 
     def _walk(self, device: str) -> Iterator[Step]:
         me = self.tables.devices[device]
-        stage = self.plan.stages[stage_of(self.plan, device)]
+        stage, late = self.plan.stages[stage_of(self.plan, device)], self.messages.late(device)
         update_s = float(me.update[stage.blocks[1]] - me.update[stage.blocks[0]])
         listed = actions(self.plan, device, self.plan.micro_batches)
         last = max((i for i, action in enumerate(listed) if action.kind == "backward"), default=-1)
         for round in range(self.rounds):
             summing = SummingSteps(device, round, self.messages, self.arrived)
+            owing: list[int] = []
             for place, action in enumerate(listed):
-                if place == last and summing.buckets and not self._awaited(device, action.micro_batch):
+                if action.kind == "weights":
+                    if action.micro_batch in owing:
+                        owing.remove(action.micro_batch)
+                        yield self._weights(device, round, action.micro_batch)
+                elif place == last and summing.buckets and not self._awaited(device, action.micro_batch):
                     yield from self._last_backward(device, summing, action.micro_batch)
                 elif action.kind == "reduce":
                     yield from summing.finish(action.micro_batch)
                 else:
-                    yield from self._steps(device, action, round)
+                    for step in self._steps(device, action, round):
+                        yield from self._meanwhile(device, step, owing)
+                        yield step
+                    if late and action.kind == "backward":
+                        owing.append(action.micro_batch)
             yield Step("update", round, -1, (("verdict", round),), update_s, ())
+
+    def _meanwhile(self, device: str, step: Step, owing: list[int]) -> Iterator[Step]:
+        """Weight gradients that were put off, while what a step needs is not there."""
+        while owing and step.needs:
+            yield Step("weights", step.round, owing[0], (), 0.0, ())  # until everybody else has come to this time
+            if all(self.arrived.get(key, float("inf")) <= self.now for key in step.needs):
+                return
+            yield self._weights(device, step.round, owing.pop(0))
+
+    def _weights(self, device: str, round: int, j: int) -> Step:
+        return Step("weights", round, j, (), self.messages.compute_s(device, "weights"), ())
 
     def _steps(self, device: str, action: Action, round: int) -> Iterator[Step]:
         j, kind = action.micro_batch, action.kind

@@ -6,17 +6,22 @@ import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
+from msgspec.structs import replace
+
 from potluck.errors import PlanError
 from potluck.plan.baselines import PLANNERS
 from potluck.plan.cost import CostModel
 from potluck.plan.events import simulate
 from potluck.plan.memory import peak_bytes
 from potluck.plan.tables import Tables
-from potluck.types import ModelFacts, Plan, Profile
+from potluck.types import ModelFacts, Plan, Profile, Stage
 
 WORTH_A_DEVICE = 0.01  # of a round: a device that gains less can only end the run
 _DEAR = ("dapple", "asteroid")  # planners that take long on large problems
 _DEAR_S = 1e-4  # for each device and square of blocks, about and rather too much
+_PUT_OFF = 6  # plans of which it is tried to put off weight gradients,
+_LATE = (3, 1)  # of so many micro-batches,
+_FASTER = 0.999  # and what it has to gain
 _SAME = 0.005  # two times that differ by less are the same to a person
 
 Offer = tuple[float, Plan]  # seconds of a round by the cost model, and the plan
@@ -41,13 +46,13 @@ class Others:
                 plan = PLANNERS[name](cost.facts, cost.profile, cost.rows, cost.micro_batches)
             except PlanError:
                 continue
-            if _fits(plan, cost):
+            if _fits(plan, cost.facts, cost.tables):
                 yield float(cost.seconds([cost.of_plan(plan)])[0]), plan
 
 
-def _fits(plan: Plan, cost: CostModel) -> bool:
-    uses = peak_bytes(plan, cost.facts, tables=cost.tables)
-    limits = {name: cost.tables.devices[name].memory_bytes for name in uses}
+def _fits(plan: Plan, facts: ModelFacts, tables: Tables) -> bool:
+    uses = peak_bytes(plan, facts, tables=tables)
+    limits = {name: tables.devices[name].memory_bytes for name in uses}
     return all(not limits[name] or use.total <= limits[name] for name, use in uses.items())
 
 
@@ -90,6 +95,25 @@ class Jury:
                 continue
             round_s = simulate(plan, self._facts, self._profile, tables=self._tables).round_s
             self._judged[plan] = Judged(plan, round_s, cost_s)
+
+    def put_off(self) -> None:
+        """Improves the fastest plans by putting off weight gradients, stage by stage, where that is faster and fits."""
+        fastest = sorted(self._judged.values(), key=lambda j: j.sample_s)
+        for judged in [j for j in fastest if j.plan not in self._rivals][:_PUT_OFF]:
+            best = judged
+            for index in reversed(range(1, len(best.plan.stages))):
+                for count in _LATE if self._can_put_off(best.plan.stages[index]) else ():
+                    late = putting_off(best.plan, index, min(count, best.plan.micro_batches))
+                    if time.monotonic() > self._deadline or not _fits(late, self._facts, self._tables):
+                        continue
+                    self.hear([(best.cost_s, late)])
+                    if self._judged[late].sample_s < best.sample_s * _FASTER:
+                        best = self._judged[late]
+                        break
+
+    def _can_put_off(self, stage: Stage) -> bool:
+        tables = [self._tables.devices[member.device] for member in stage.group]
+        return not stage.recompute and any(t.can_put_off(stage.blocks) for t in tables)
 
     def best(self) -> Judged:
         """The fastest."""
@@ -135,6 +159,12 @@ class Jury:
         if ratio < 1 + 5e-4:
             return "with it the best plan found is no faster"
         return f"with it the best plan found takes {ratio - 1:.1%} longer"
+
+
+def putting_off(plan: Plan, index: int, count: int) -> Plan:
+    """The plan with the weight gradients of so many micro-batches put off in one stage."""
+    late = replace(plan.stages[index], late_weights=count)
+    return replace(plan, stages=(*plan.stages[:index], late, *plan.stages[index + 1 :]))
 
 
 def _stages(plan: Plan) -> tuple[object, ...]:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from potluck.plan.schedule import backlog, in_flight
+from potluck.plan.schedule import backlog, in_flight, late_weights
 from potluck.plan.summing import parts_of
 from potluck.plan.tables import DeviceTables, Tables
 from potluck.types import Block, ModelFacts, Plan, Stage, Value
@@ -89,7 +89,7 @@ def peak_bytes(
             use = stage_bytes(
                 span,
                 rows=_most_rows(plan, stage, member.share),
-                in_flight=in_flight(plan, member.device),
+                in_flight=in_flight(plan, member.device) + late_weights(plan, index),
                 members=len(stage.group),
                 adds=parts_of(stage.group)[member.device],
                 waiting=most_waiting(plan, facts, index),
@@ -119,8 +119,8 @@ def stage_bytes(
     - optimizer: `optimizer_slots` tensors for each trainable weight. Whoever uses a tied weight applies the same
       update to its copy, so it has the slots too.
     - activations: what the backward pass needs, for each row of each micro-batch in flight: as measured on the device
-      if it was, else everything the blocks make. Recomputing, only what was received is kept, and what the backward
-      pass needs once.
+      if it was, else everything the blocks make; as much for one whose weight gradients wait. Recomputing, only what
+      was received is kept, and what the backward pass needs once.
     - working: the worst moment of one block, where it was measured.
     - buffers: twice, as a round writes to a copy that is adopted at commit.
     - sending: a checkpoint on its way to the coordinator is a copy of the state, of which the link takes so much at

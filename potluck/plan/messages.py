@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from potluck.plan.buckets import Bucket, buckets
 from potluck.plan.edges import Edges
 from potluck.plan.routes import Route, routes, rows
-from potluck.plan.schedule import stage_of
+from potluck.plan.schedule import late_weights, stage_of
 from potluck.plan.summing import parts_of
 from potluck.plan.tables import Tables
 from potluck.types import COORDINATOR, ModelFacts, Plan
@@ -48,7 +48,7 @@ class Messages:
                 by_stage.setdefault(pair[mine], []).append((pair, row_bytes))
 
     def compute_s(self, device: str, kind: str) -> float:
-        """Seconds of one forward or backward of the device's rows."""
+        """Seconds of one forward or backward of the device's rows, or of weight gradients that were put off."""
         known = self._compute.get((device, kind))
         if known is None:
             known = self._compute[device, kind] = self._compute_s(device, kind)
@@ -60,12 +60,20 @@ class Messages:
         by_samples = stage.sharing == "samples" and len(stage.group) > 1
         count = share if by_samples else self._plan.micro_batch_size
         tables, (start, stop) = self._tables.devices[device], stage.blocks
-        forward, backward = tables.forward(count), tables.backward(count)
+        if kind == "weights":
+            weights = tables.late_weights(count)
+            return float(weights[stop] - weights[start])
+        forward, backward = tables.forward(count), tables.late_back(count) if self.late(device) else tables.backward(count)
         half_call_s = tables.profile.call_s / 2
         once = float(forward[stop] - forward[start]) + half_call_s
         if kind == "forward":
             return once
         return float(backward[stop] - backward[start]) + half_call_s + (once if stage.recompute else 0.0)
+
+    def late(self, device: str) -> bool:
+        """Whether the device puts weight gradients off: an earlier stage waits for what its backward gives."""
+        index = self._home[device]
+        return late_weights(self._plan, index) > 0 and any(later == index for _, later in self._back)
 
     def handling_s(self, device: str, parcels: Iterable[Parcel]) -> float:
         """Compute time that sending or receiving these costs the device."""

@@ -6,11 +6,10 @@ from collections.abc import Mapping
 
 from msgspec.structs import replace
 
-from potluck.plan.events import simulate
+from potluck.plan.events import COMPUTES, simulate
 from potluck.profile.cells import scaled
 from potluck.types import DeviceProfile, ModelFacts, Plan, Profile
 
-COMPUTES = ("forward", "backward", "update")
 _LEAST, _MOST = 0.25, 4.0  # one round that somebody else disturbed must not make a device useless
 _ALIKE = 0.02  # a smaller difference is noise
 

@@ -1,7 +1,8 @@
 """What every device does in a round: action lists as a pure function of the plan.
 
 Executor and simulator walk the same lists, so another schedule is only another list. This one is 1F1B with depth:
-a stage of depth K runs K forwards, then one backward and one forward in turn, then the backwards that are left.
+a stage of depth K runs K forwards, then one backward and one forward in turn, then the backwards that are left. Where
+weight gradients may wait, they stand in the list at the latest moment; who has to wait for a message does them before.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ ActionKind = Literal[
     "receive_gradients",
     "backward",
     "send_gradients",
+    "weights",  # the weight gradients that a backward has left owed
     "reduce",  # sum gradients inside the group, and those of tied weights
     "ready",  # report loss, norms and batch statistics
     "verdict",  # wait for commit or abort
@@ -78,11 +80,23 @@ def actions(plan: Plan, device: str, micro_batches: int) -> tuple[Action, ...]:
     stage = stage_of(plan, device)
     mine = _own(plan.stages[stage], device, micro_batches)
     listed: list[Action] = []
+    late, owing = late_weights(plan, stage), list[int]()
     for work, micro_batch in _one_forward_one_backward(micro_batches, plan.depth(stage)):
         if micro_batch in mine:
-            listed += _step(work, micro_batch, first=stage == 0, last=stage == len(plan.stages) - 1)
+            step = _step(work, micro_batch, first=stage == 0, last=stage == len(plan.stages) - 1)
+            if late and work == "backward":
+                if len(owing) == late:
+                    step.insert(-2, Action("weights", owing.pop(0)))  # right before the backward
+                owing.append(micro_batch)
+            listed += step
+    listed += [Action("weights", micro_batch) for micro_batch in owing]
     listed += [Action("reduce", WHOLE_ROUND), Action("ready", WHOLE_ROUND), Action("verdict", WHOLE_ROUND)]
     return tuple(listed)
+
+
+def late_weights(plan: Plan, stage: int) -> int:
+    """How many micro-batches' weight gradients may wait in a stage. Nobody waits for a first stage's gradients."""
+    return plan.stages[stage].late_weights if stage else 0
 
 
 def in_flight(plan: Plan, device: str) -> int:

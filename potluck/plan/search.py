@@ -79,6 +79,7 @@ def find_plan(
     jury.hear([*pool, *offered, *(o for s in searches for o in s.smaller())] or _last_resort(searches, sizes))
     jury.hear(o for s in searches for o in s.with_others(jury.best().plan))
     jury.hear(jury.know_rivals(o for planners in others for o in planners.offers(began + seconds)))
+    jury.put_off()
     chosen = jury.chosen()
     next_best = jury.runner_up()
     return Found(

@@ -31,6 +31,10 @@ class DeviceTables:
         self._measured, self.working = _figures(profile.blocks, self.rows)
         self.update = _prefix([block.update_s for block in profile.blocks])
         self._resident = [block.resident for block in profile.blocks]
+        self._late = {
+            "late_back": np.array([block.late_back for block in profile.blocks]),
+            "late_weights": np.array([block.late_weights for block in profile.blocks]),
+        }
         self._cached: dict[tuple[str, int], Array] = {}
 
     def forward(self, rows: int) -> Array:
@@ -40,6 +44,24 @@ class DeviceTables:
     def backward(self, rows: int) -> Array:
         """Seconds of the backward pass of blocks [0, i), for each i."""
         return self._sums("backward_s", rows)
+
+    def late_back(self, rows: int) -> Array:
+        """What is left of the backward pass of blocks [0, i) where weight gradients wait, for each i."""
+        return self._late_sums("late_back", rows)
+
+    def late_weights(self, rows: int) -> Array:
+        """And seconds of the weight gradients then."""
+        return self._late_sums("late_weights", rows)
+
+    def can_put_off(self, blocks: tuple[int, int]) -> bool:
+        """Whether some of these blocks have weight gradients that can wait."""
+        return bool(self._late["late_weights"][slice(*blocks)].any())
+
+    def _late_sums(self, what: str, rows: int) -> Array:
+        found = self._cached.get((what, rows))
+        if found is None:
+            found = self._cached[what, rows] = _prefix(np.diff(self.backward(rows)) * self._late[what])
+        return found
 
     def kept(self, rows: int) -> Array:
         """Bytes that blocks [0, i) keep between forward and backward, for each i."""
@@ -180,5 +202,5 @@ def _between(known: list[int], values: Array, rows: int) -> Array:
     return found
 
 
-def _prefix(values: list[float]) -> Array:
+def _prefix(values: Sequence[float] | Array) -> Array:
     return np.concatenate([[0.0], np.cumsum(values)])

@@ -31,6 +31,7 @@ _FIX = {
     "sums": "give a whole number, 0 for none of it",
     "sharing": 'give "turns" or "samples"',
     "depth": "give a whole number, or leave it out",
+    "late_weights": "give a whole number, 0 for none",
 }
 
 
@@ -134,6 +135,8 @@ def _some(names: Sequence[str]) -> str:
 
 
 def _check_shares(plan: Plan, stage: Stage, field: str) -> None:
+    if not 0 <= stage.late_weights <= plan.micro_batches:
+        raise _wrong(f"{field}.late_weights", f"{stage.late_weights}; give 0 to {plan.micro_batches}")
     by_samples = stage.sharing == "samples"
     least = 2 if by_samples and len(stage.group) > 1 else 1
     for place, member in enumerate(stage.group):

@@ -139,4 +139,4 @@ def scaled(profile: BlockProfile, factor: float) -> BlockProfile:
         msgspec.structs.replace(t, forward_s=t.forward_s * factor, backward_s=t.backward_s * factor)
         for t in profile.timings
     )
-    return BlockProfile(timings=timings, update_s=profile.update_s * factor)
+    return msgspec.structs.replace(profile, timings=timings, update_s=profile.update_s * factor)

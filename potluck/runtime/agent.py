@@ -15,7 +15,7 @@ from potluck import __version__
 from potluck.errors import Cancelled, DeviceError, LinkError, PotluckError
 from potluck.model.blocks import value_bytes
 from potluck.model.program import decode
-from potluck.plan.schedule import stage_of
+from potluck.plan.schedule import late_weights, stage_of
 from potluck.runtime.carriers import open_link
 from potluck.runtime.committers import AskCoordinator, DecideAlone
 from potluck.runtime.devices import host_words, settle
@@ -192,8 +192,9 @@ class Agent:
         index = stage_of(order.plan, me)
         mine = order.plan.stages[index]
         stage = StageRunner(
-            programs, mine.blocks, state, order.optimizer, order.seed, self._device, recompute=mine.recompute
-        )
+            programs, mine.blocks, state, order.optimizer, order.seed, self._device, recompute=mine.recompute,
+            late_weights=late_weights(order.plan, index) > 0 and layout.awaits_gradients(index),
+        )  # fmt: skip
         trainable = [s for s in programs.train.sources if s.kind == "parameter" and s.trainable]
         users = {s.name: layout.users[s.name] for s in trainable if s.name in layout.users}
         sizes = {s.name: value_bytes(programs.train.values[s.id], 1) for s in trainable}

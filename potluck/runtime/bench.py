@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import torch
 
@@ -18,6 +19,13 @@ from potluck.runtime.stage import Rows, StageRunner, StageState
 from potluck.runtime.throttle import Throttle
 
 _CHUNK_S = 0.01  # a sample lasts so long: a period of a CPU quota, and sleeps of emulated devices that are exact
+
+
+class LateParts(NamedTuple):
+    """What becomes of a backward pass when weight gradients are put off, in parts of it; both may be more than one."""
+
+    back: float
+    weights: float
 
 
 @dataclass(frozen=True)
@@ -112,6 +120,31 @@ class Bench:
         # A GPU is still busy when these calls return: then what all of them took until the end is theirs.
         stretch = 1.0 if rig.device.type == "cpu" else took / (forward.seconds + backward.seconds)
         return forward.seconds * stretch / count, backward.seconds * stretch / count
+
+    def late_parts(self, rows: int, count: int) -> LateParts:
+        """Of a backward pass, what is left of it when weight gradients are put off, and what those take then."""
+        feeds, received, seeds = self.inputs(rows)
+        where, runner = Rows(0, 0, 0, rows), self.runner
+        whole, back, weights = (_Watch(self._rig) for _ in range(3))
+        for _ in range(count):
+            runner.forward(where, feeds, received, 1.0)
+            with whole:
+                runner.backward(0, seeds)
+                self._rig.wait()
+            runner.late_weights = True
+            runner.forward(where, feeds, received, 1.0)
+            with back:
+                runner.backward(0, seeds)
+                self._rig.wait()
+            with weights:
+                runner.weights(0)
+                self._rig.wait()
+            runner.late_weights = False
+        # Of a processor that others share, only its own time counts; a GPU is not a processor.
+        whole_s, back_s, weights_s = (
+            watch.cpu_s if self._rig.device.type == "cpu" else watch.wall_s for watch in (whole, back, weights)
+        )
+        return LateParts(back_s / max(whole_s, 1e-9), weights_s / max(whole_s, 1e-9))
 
     def chunk_size(self, step_s: float) -> int:
         """How many steps of this length make a chunk."""

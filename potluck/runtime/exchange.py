@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
 
 from potluck.errors import InputError
 from potluck.model.program import Tensor
-from potluck.plan.routes import Part, routes, rows
+from potluck.plan.routes import Part, Route, routes, rows
 from potluck.runtime.layout import PlanLayout
 from potluck.runtime.parcels import pack, unpack
 from potluck.runtime.stage import StageRunner
@@ -57,9 +57,11 @@ class Exchange:
         """This device's rows of the inputs and labels its stage uses (and at the last stage of the loss weights)."""
         if not self.site.layout.is_fed(self.mode, self.site.index):
             return []
-        tag = Tag(f"feed-{self.mode}", self.round, self.micro_batch, self.site.index, self.part.start)
-        message = self.site.link.receive(COORDINATOR, tag, self.site.timeout_s)
+        message = self.site.link.receive(COORDINATOR, self._feed_tag(), self.site.timeout_s)
         return [t for t in unpack(message, self.site.stage.device) if t is not None]
+
+    def _feed_tag(self) -> Tag:
+        return Tag(f"feed-{self.mode}", self.round, self.micro_batch, self.site.index, self.part.start)
 
     def feeds(self, values: Sequence[int]) -> TensorMap:
         return dict(zip(values, self.feed_tensors(), strict=False))
@@ -72,6 +74,22 @@ class Exchange:
             received.update(self._collect(f"act-{self.mode}", source, source, self.site.index, values))
         return received
 
+    def inputs_are_here(self) -> bool:
+        """Whether the feeds and activations of this micro-batch can be had without waiting."""
+        layout, me = self.site.layout, self.site.index
+        feed = [(COORDINATOR, self._feed_tag())] if layout.is_fed(self.mode, me) else []
+        sources = layout.sources(self.mode, me)
+        ways = (way for source in sources for way in self._ways(f"act-{self.mode}", source, source, me))
+        awaited = (*feed, *((route.source, tag) for route, tag in ways))
+        return all(self.site.link.arrived(source, tag) for source, tag in awaited)
+
+    def gradients_are_here(self) -> bool:
+        """Whether the gradients of this micro-batch can be had without waiting."""
+        me = self.site.index
+        laters = (later for mine, later in self.site.layout.gradients if mine == me)
+        ways = (way for later in laters for way in self._ways("gradient", later, me, later))
+        return all(self.site.link.arrived(route.source, tag) for route, tag in ways)
+
     def gradients(self) -> TensorMap:
         """Gradients that later stages hand back: of what this stage made, and of what it received and they use too."""
         arrived: TensorMap = {}
@@ -83,11 +101,9 @@ class Exchange:
     def _collect(self, kind: str, stage: int, source: int, target: int, values: Sequence[int]) -> TensorMap:
         """The rows at hand of some values, from whoever of a stage holds them."""
         pieces: list[tuple[int, list[torch.Tensor | None]]] = []
-        for route in routes(self._parts(stage), self._parts(self.site.index)):
-            if route.target == self.site.me:
-                tag = Tag(kind, self.round, self.micro_batch, source * 1000 + target, route.start)
-                message = self.site.link.receive(route.source, tag, self.site.timeout_s)
-                pieces.append((route.stop - route.start, unpack(message, self.site.stage.device)))
+        for route, tag in self._ways(kind, stage, source, target):
+            message = self.site.link.receive(route.source, tag, self.site.timeout_s)
+            pieces.append((route.stop - route.start, unpack(message, self.site.stage.device)))
         result: TensorMap = {}
         for i, value in enumerate(values):
             tensors = [(count, tensors[i]) for count, tensors in pieces]
@@ -95,6 +111,12 @@ class Exchange:
             if joined is not None:
                 result[value] = joined
         return result
+
+    def _ways(self, kind: str, stage: int, source: int, target: int) -> Iterator[tuple[Route, Tag]]:
+        """How rows come here from whoever of a stage holds them."""
+        for route in routes(self._parts(stage), self._parts(self.site.index)):
+            if route.target == self.site.me:
+                yield route, Tag(kind, self.round, self.micro_batch, source * 1000 + target, route.start)
 
     def _join(self, value: int, parts: Sequence[tuple[int, torch.Tensor | None]]) -> torch.Tensor | None:
         known = self.program.values[value]

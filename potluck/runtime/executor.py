@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Protocol
 
 import msgspec
@@ -42,8 +42,7 @@ class Executor:
         )
         self.reducer = Reducer(site, sums)
         # Where an earlier stage waits for gradients, those go first: while it computes, there is time to sum.
-        awaited = any(mine == site.index for _, mine in site.layout.gradients)
-        self.sums_early = self.reducer.busy and not awaited
+        self.sums_early = self.reducer.busy and not site.layout.awaits_gradients(site.index)
         self.watch = StopWatch()
 
     def run_round(self, begin: Begin) -> Verdict:
@@ -97,6 +96,7 @@ class _Round:
         self.gradients: dict[int, TensorMap] = {}
         self.backs: dict[int, dict[int, torch.Tensor | None]] = {}
         self.norms: dict[str, float] = {}
+        self.owing: list[int] = []  # micro-batches whose weight gradients wait
 
     def walk(self) -> Ready:
         """Does everything up to the report."""
@@ -124,17 +124,22 @@ class _Round:
         exchange = Exchange(self.owner.site, "train", self.begin.round, j, size, part)
         match action.kind:
             case "receive_inputs":
+                self._meanwhile(exchange.inputs_are_here, action.kind)
                 self.inputs[j] = self._receive(exchange)
             case "forward":
                 self._forward(j, part)
             case "send_outputs":
                 exchange.send_outputs(self.outputs.pop(j))
             case "receive_gradients":
+                self._meanwhile(exchange.gradients_are_here, action.kind)
                 self.gradients[j] = exchange.gradients()
             case "backward":
                 self._backward(j)
             case "send_gradients":
                 exchange.send_gradients(self.backs.pop(j))
+            case "weights":
+                if j in self.owing:
+                    self._weights(j)
             case "reduce" | "ready" | "verdict":
                 raise AssertionError(f"{action.kind} belongs to the whole round")
 
@@ -168,9 +173,23 @@ class _Round:
         noted = self.owner.reducer.ready if summing else None
         with self.owner.throttle:
             self.backs[j] = self.owner.stage.backward(j, self.gradients.pop(j, {}), noted)
+        if self.owner.stage.late_weights:
+            self.owing.append(j)
         if self.look and not self.trouble:
             results = [*self.backs[j].values(), *self.owner.stage.gradients().values()]
             self._look_at(j, "backward", (), [t for t in results if t is not None], None)
+
+    def _meanwhile(self, here: Callable[[], bool], waiting: str) -> None:
+        """Works out weight gradients that were put off, while something is awaited."""
+        while self.owing and not here():
+            self.owner.watch.lap(waiting)
+            self._weights(self.owing[0])
+            self.owner.watch.lap("weights")
+
+    def _weights(self, j: int) -> None:
+        with self.owner.throttle:
+            self.owner.stage.weights(j)
+        self.owing.remove(j)
 
     def _look_at(
         self, j: int, what: str, given: Iterable[torch.Tensor], made: Iterable[torch.Tensor], loss: float | None

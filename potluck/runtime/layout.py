@@ -48,6 +48,10 @@ class PlanLayout:
         """Later stages that take something from this one."""
         return [b for a, b in sorted(self.edges[mode]) if a == stage]
 
+    def awaits_gradients(self, stage: int) -> bool:
+        """Whether an earlier stage waits for gradients of this one."""
+        return any(later == stage for _, later in self.gradients)
+
     def _gradient_edges(self) -> dict[tuple[int, int], tuple[int, ...]]:
         """(earlier, later) → values whose gradient the later stage gives the earlier one.
 

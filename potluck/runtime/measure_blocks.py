@@ -7,16 +7,19 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from msgspec.structs import replace
+
 from potluck.errors import DeviceError
 from potluck.profile.cells import Cell, cell_order, fill, middle_mean
 from potluck.profile.signature import signature
-from potluck.runtime.bench import Bench, Rig
+from potluck.runtime.bench import Bench, LateParts, Rig
 from potluck.types import BlockProfile, Timing
 
 _LEAST = 3  # samples that a figure rests on, where there is time
 _ENOUGH = 40
 _SURE = 0.02  # relative error of the median at which measuring goes on to the next cell
 _UPDATES = 3
+_LATE, _LATE_S = 3, 20  # times that late weight gradients are tried, where there is time for so many steps
 _CELL_FAILS = (RuntimeError, ValueError, IndexError, MemoryError)  # too large for the device, or too few rows
 _CALLS, _CALL_ROWS = 10, 2  # of nothing, to see what a call costs
 
@@ -30,6 +33,7 @@ class Measurements:
 
     cells: dict[Cell, Timing] = field(default_factory=dict)
     updates: dict[int, float] = field(default_factory=dict)
+    late: dict[int, LateParts] = field(default_factory=dict)
     calls: list[Pair] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
 
@@ -54,7 +58,13 @@ def measure_blocks(
         (block, r): found.cells[twin, r] for block, twin in enumerate(twins) for r in rows if (twin, r) in found.cells
     }
     updates = {block: found.updates[twin] for block, twin in enumerate(twins) if twin in found.updates}
-    return fill(cells, updates, rows, sizes), sum(_typical(found.calls)) if found.calls else 0.0
+    late = {block: found.late[twin] for block, twin in enumerate(twins) if twin in found.late}
+    filled = fill(cells, updates, rows, sizes)
+    profiles = tuple(
+        replace(profile, late_back=late[block].back, late_weights=late[block].weights) if block in late else profile
+        for block, profile in enumerate(filled)
+    )
+    return profiles, sum(_typical(found.calls)) if found.calls else 0.0
 
 
 def retime(rig: Rig, block: int, rows: int, budget_s: float) -> Timing:
@@ -108,6 +118,8 @@ class _Session:
         self.found.cells[block, rows] = Timing(
             rows=rows, forward_s=forward_s, backward_s=backward_s, kept_bytes=kept, working_bytes=working
         )
+        if block not in self.found.late and bench.runner.can_put_off:
+            self.found.late[block] = bench.late_parts(rows, 1 if slot_s < _LATE_S * (forward_s + backward_s) else _LATE)
         if block not in self.found.updates and bench.runner.trainable:
             first = bench.update_s()  # it also makes the optimizer's state
             samples = [first] if first > slot_s else [bench.update_s() for _ in range(_UPDATES)]

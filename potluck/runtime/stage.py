@@ -11,6 +11,7 @@ import torch
 
 from potluck.model.carve import Carver
 from potluck.model.interpret import Code, Context, Registers
+from potluck.model.late_weights import Owed, pay
 from potluck.model.optim import StageOptimizer
 from potluck.model.probe import constant_tensor
 from potluck.model.program import Program, ProgramPair
@@ -40,6 +41,7 @@ class Stash:
     sent: dict[int, torch.Tensor]
     loss: torch.Tensor | None
     scale: float
+    owed: list[Owed]  # weight gradients that the backward has put off
 
 
 @dataclass(frozen=True)
@@ -88,8 +90,9 @@ class StageRunner:
     def __init__(
         self, programs: ProgramPair, blocks: tuple[int, int], state: StageState, optimizer: Optimizer, seed: int,
         device: torch.device, carvers: tuple[Carver, Carver] | None = None, *, recompute: bool = False,
+        late_weights: bool = False,
     ) -> None:  # fmt: skip
-        self.device, self.seed, self.recompute = device, seed, recompute
+        self.device, self.seed, self.recompute, self.late_weights = device, seed, recompute, late_weights
         self.train, self.eval = programs.train, programs.eval
         train, evaluate = carvers or (Carver(self.train), Carver(self.eval))
         self.piece = train.piece(*self.train.block_range(*blocks))
@@ -111,10 +114,16 @@ class StageRunner:
             self.optimizer.load({k: t.to(device) for k, t in state.optimizer.items()})
         self._stashes: dict[int, Stash] = {}
         self._kept: dict[int, Kept] = {}
+        self._owed: dict[int, list[Owed]] = {}
         codes = ((self.train, self._code), (self.eval, self._eval_code))
         self._templates: dict[str, tuple[Registers, list[tuple[int, str]]]] = {
             program.mode: self._template(program, code) for program, code in codes
         }
+
+    @property
+    def can_put_off(self) -> bool:
+        """Whether there are weight gradients that can wait."""
+        return self._code.can_wait
 
     @property
     def buffers(self) -> dict[str, torch.Tensor]:
@@ -173,12 +182,13 @@ class StageRunner:
                 given[value] = tapped[value]
         registers = self._registers("train", given)
         draw = Draw(self.seed, rows.round, rows.micro_batch, rows.start)
-        self._code.run(registers, Context(rows.count, draw, self.device))
+        owed: list[Owed] = []
+        self._code.run(registers, Context(rows.count, draw, self.device, owed if self.late_weights else None))
         sent = {v: registers[v] for v in self.piece.sends}
         loss = registers[self.piece.outputs[0]] if self.piece.outputs else None
         if loss is not None and scale == 0:  # no row counts (all padding): a mean over nothing is NaN
             loss = torch.zeros_like(loss)
-        return Stash(arriving, tapped, sent, loss, scale), registers
+        return Stash(arriving, tapped, sent, loss, scale, owed), registers
 
     def loss(self, micro_batch: int) -> float | None:
         """The loss of a micro-batch not yet run backward, at the last stage."""
@@ -189,7 +199,10 @@ class StageRunner:
         self, micro_batch: int, gradients: Mapping[int, torch.Tensor | None],
         noted: Callable[[str], None] | None = None,
     ) -> dict[int, torch.Tensor | None]:  # fmt: skip
-        """The gradients of what was received; the parameters' are added up, and `noted` is told of each that is."""
+        """The gradients of what was received; the parameters' are added up, and `noted` is told of each that is.
+
+        With late weights, most of the parameters' follow when `weights` is called.
+        """
         if self.recompute:
             kept = self._kept.pop(micro_batch)
             stash, _ = self._run(kept.rows, kept.given, kept.received, kept.buffers, kept.scale)
@@ -208,7 +221,12 @@ class StageRunner:
         if roots:
             with self._noting(noted):
                 torch.autograd.backward(roots, seeds)
+        self._owed[micro_batch] = stash.owed
         return stash.arriving
+
+    def weights(self, micro_batch: int) -> None:
+        """Adds the weight gradients that the backward of a micro-batch has left owed."""
+        pay(self._owed.pop(micro_batch))
 
     @contextlib.contextmanager
     def _noting(self, noted: Callable[[str], None] | None) -> Iterator[None]:
@@ -262,6 +280,7 @@ class StageRunner:
             self.parameters[name].grad = None
         self._stashes.clear()
         self._kept.clear()
+        self._owed.clear()
         self.running.abort()
 
     def evaluate(

@@ -9,9 +9,9 @@ from potluck.plan.events import Span
 from potluck.simulate.run import SimulatedRun
 from potluck.units import milliseconds
 
-COLOURS = {"forward": "#4878a8", "backward": "#8fb572", "reduce": "#d9a441", "update": "#a05c8c"}
+COLOURS = {"forward": "#4878a8", "backward": "#8fb572", "weights": "#c5dcae", "reduce": "#d9a441", "update": "#a05c8c"}
 OTHER = "#b9b9b9"  # sending and receiving
-LETTERS = {"forward": "▓", "backward": "░", "reduce": "r", "update": "u"}
+LETTERS = {"forward": "▓", "backward": "░", "weights": "w", "reduce": "r", "update": "u"}
 _LANE, _TOP, _LEFT, _WIDTH = 26, 34, 130, 1000
 _LEAST_LABEL = 16  # pixels a box needs for a number
 
@@ -52,7 +52,7 @@ def text(run: SimulatedRun, width: int = 80) -> list[str]:
         row = "".join(_letter(spans, begin + i * step, begin + (i + 1) * step) for i in range(columns))
         lines.append(f"{name[:margin]:<{margin}} │{row}│")
     lines.append(f"{'':<{margin}}  0{milliseconds(end - begin):>{columns - 1}}")
-    lines.append(f"{'':<{margin}}  ▓ forward  ░ backward  r reduce  u update  · sending and receiving")
+    lines.append(f"{'':<{margin}}  ▓ forward  ░ backward  w weights  r reduce  u update  · sending and receiving")
     return lines
 
 
