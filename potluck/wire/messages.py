@@ -7,7 +7,7 @@ import msgspec
 from potluck.optimizers import Optimizer
 from potluck.types import DeviceProfile, DeviceSpec, Plan, Timing
 
-PROTOCOL = 2
+PROTOCOL = 3
 PROOF_VARIABLE = "_POTLUCK_PROOF"  # of the environment of a device that the coordinator starts itself; not a setting
 
 

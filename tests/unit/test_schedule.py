@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from potluck.errors import PlanError
 from potluck.plan.routes import Part, Route, routes, rows
-from potluck.plan.schedule import Action, actions, backlog, in_flight, stage_of, turns
+from potluck.plan.schedule import Action, actions, backlog, in_flight, late_weights, stage_of, turns
 from potluck.plan.validate import validate
 from potluck.types import Member, Plan, Sharing, Stage
 from tests.unit.builders import chain, facts, fleet
@@ -113,7 +113,8 @@ def plans(draw: st.DrawFn, max_stages: int = 5) -> Plan:
         shares = draw(compositions(total, draw(st.integers(1, 3)), least))
         depth = draw(st.integers(n - p, min(2 * (n - p) - 1, depth)))
         group = tuple(Member(device=f"d{p}.{i}", share=share) for i, share in enumerate(shares))
-        stages.append(Stage(blocks=(p, p + 1), group=group, sharing=sharing, depth=depth))
+        late = draw(st.integers(0, micro_batches))
+        stages.append(Stage(blocks=(p, p + 1), group=group, sharing=sharing, depth=depth, late_weights=late))
     return Plan(micro_batch_size=size, micro_batches=micro_batches, stages=tuple(stages))
 
 
@@ -167,6 +168,8 @@ def test_forwards_and_backwards_follow_what_they_need(case: tuple[Plan, list[int
         assert len(place) == len(listed), "an action twice"
         for j in {a.micro_batch for a in listed if a.kind == "forward"}:
             kinds = ["receive_inputs", "forward", "send_outputs", "receive_gradients", "backward", "send_gradients"]
+            if late_weights(plan, stage):
+                kinds.append("weights")
             if stage == 0:
                 kinds.remove("send_gradients")
             if stage == len(plan.stages) - 1:
@@ -177,6 +180,24 @@ def test_forwards_and_backwards_follow_what_they_need(case: tuple[Plan, list[int
         assert [a.kind for a in listed[-3:]] == ["reduce", "ready", "verdict"]
         backwards = [a.micro_batch for a in listed if a.kind == "backward"]
         assert backwards == sorted(backwards)
+
+
+@settings(max_examples=60, deadline=None, derandomize=True)
+@given(rounds())
+def test_weight_gradients_wait_in_order_and_no_more_of_them_than_may(case: tuple[Plan, list[int]]) -> None:
+    plan, sizes = case
+    assert late_weights(plan, 0) == 0, "nobody waits for a first stage"
+    for device in plan.devices:
+        late, owing, most = late_weights(plan, stage_of(plan, device)), list[int](), 0
+        listed = actions(plan, device, len(sizes))
+        for action in listed:
+            if action.kind == "weights":
+                assert owing.pop(0) == action.micro_batch
+            elif action.kind == "backward" and late:
+                owing.append(action.micro_batch)
+            most = max(most, len(owing))
+        assert not owing
+        assert most == min(late, sum(a.kind == "backward" for a in listed))
 
 
 @settings(max_examples=40, deadline=None)

@@ -22,6 +22,7 @@ from potluck.plan.search import Found, find_plan
 from potluck.plan.tables import Tables
 from potluck.plan.validate import validate
 from potluck.types import BlockProfile, Fleet, Member, ModelFacts, Plan, Profile, Stage
+from tests.unit.plan.test_late_weights import able, all_late
 
 SIZES = [(8, 6)]
 seeds = st.integers(0, 10_000)
@@ -83,6 +84,21 @@ def test_nothing_is_faster_than_the_bound(seed: int, devices: int, blocks: int) 
     assert line is not None
     assert bound <= best * (1 + 1e-9)
     assert bound <= simulate(cost.plan(line), facts, profile).round_s * (1 + 1e-9)
+
+
+@few
+@given(seeds, st.integers(2, 3), st.integers(2, 5), st.floats(0.3, 1.0), st.floats(0.0, 0.7), st.integers(1, 8))
+def test_nothing_that_puts_weight_gradients_off_is_faster_than_the_bound(
+    seed: int, devices: int, blocks: int, back: float, weights: float, late: int
+) -> None:
+    facts, profile = instance(seed, devices, blocks, memory=False)
+    profile = able(profile, back, weights)
+    cost = CostModel(facts, profile, *SIZES[0])
+    bound = lower_bound_s(cost)
+    _, line = best_of_all(cost)
+    assert line is not None
+    plan = all_late(cost.plan(line), min(late, cost.micro_batches))
+    assert bound <= simulate(plan, facts, profile).round_s * (1 + 1e-9)
 
 
 def test_the_bound_is_over_all_micro_batch_sizes_also_those_not_searched() -> None:

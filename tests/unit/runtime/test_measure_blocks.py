@@ -109,6 +109,15 @@ def test_blocks_that_cannot_run_are_named(prepared):
         retime(broken, tokens[-1], ROWS, 1.0)
 
 
+def test_blocks_with_weights_of_their_own_say_what_putting_their_gradients_off_saves(prepared):
+    blocks, _ = measure_blocks(rig_of(prepared), (ROWS,), 4.0, sizes(prepared))
+    able = [b for b in blocks if b.late_weights]
+    assert able
+    assert len(able) < len(blocks)
+    assert all(0 < b.late_back < 3 and b.late_weights < 3 for b in able)
+    assert all(b.late_back == 1.0 for b in blocks if not b.late_weights)
+
+
 def test_one_cell_again(prepared):
     assert retime(rig_of(prepared), 1, ROWS, 2.0).rows == ROWS
 
