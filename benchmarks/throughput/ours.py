@@ -43,7 +43,8 @@ from potluck.types import Plan, Profile, RoundRecord
 PROFILED_ROWS = 24  # the profile also has half, a quarter and twice as many
 FEWEST, MOST = 3, 16  # rounds of a measurement
 PLAN_S = 12.0
-SETTLING, SETTLING_ROUNDS, SETTLING_PLAN_S = 3, 6, 4.0  # how often, and how long each time
+SETTLING, SETTLING_ROUNDS, SETTLING_PLAN_S = 3, 4, 4.0  # how often at most, and how long each time
+SETTLED = 0.07  # a prediction that is off by less is right
 
 
 @dataclass(frozen=True)
@@ -79,16 +80,21 @@ class Trials:
         self._prepared = prepared(request.model, request.batch, request.micro_batch or PROFILED_ROWS)
         self._profile = profile_fleet(live, self._prepared, ProfileSettings(seconds=request.profile_s, timeout_s=300))
         for _ in range(SETTLING):
-            self._settle()
+            if self._settle() < SETTLED:
+                break
         self._tables = Tables(self._profile)
 
-    def _settle(self) -> None:
-        """Corrects the profile by what a few rounds of our plan take; every planner then has the better one."""
+    def _settle(self) -> float:
+        """Corrects the profile by what a few rounds of our plan take; every planner then has the better one.
+
+        Returns how far off the prediction was.
+        """
         plan, predicted_s = self._best(OURS, SETTLING_PLAN_S)
         round_s, spent_s = self._train(plan, predicted_s, SETTLING_ROUNDS)
         words = f"{round_s:.2f} s a round, {predicted_s:.2f} planned"
         say(f"{self._request.model} settling: {words}, {outline(plan)}")
         self._profile = refined(self._profile, plan, self._prepared.facts, spent_s)
+        return abs(predicted_s / round_s - 1)
 
     def _best(self, planner: str, seconds: float) -> tuple[Plan, float]:
         batch, size = self._request.batch, self._request.micro_batch
@@ -177,7 +183,7 @@ def outline(plan: Plan) -> str:
     stages = []
     for number, stage in enumerate(plan.stages):
         members = "+".join(f"{m.device}:{m.share}" for m in stage.group)
-        again = " again" if stage.recompute else ""
+        again = " again" if stage.recompute else f" late {stage.late_weights}" if stage.late_weights else ""
         stages.append(f"[{stage.blocks[0]}-{stage.blocks[1]}) k{plan.depth(number)}{again} {members} {stage.sharing}")
     return f"{plan.micro_batches}x{plan.micro_batch_size} " + " | ".join(stages)
 

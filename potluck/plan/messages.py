@@ -63,7 +63,10 @@ class Messages:
         if kind == "weights":
             weights = tables.late_weights(count)
             return float(weights[stop] - weights[start])
-        forward, backward = tables.forward(count), tables.late_back(count) if self.late(device) else tables.backward(count)
+        forward, backward = (
+            tables.forward(count),
+            tables.late_back(count) if self.late(device) else tables.backward(count),
+        )
         half_call_s = tables.profile.call_s / 2
         once = float(forward[stop] - forward[start]) + half_call_s
         if kind == "forward":

@@ -121,8 +121,11 @@ class Bench:
         stretch = 1.0 if rig.device.type == "cpu" else took / (forward.seconds + backward.seconds)
         return forward.seconds * stretch / count, backward.seconds * stretch / count
 
-    def late_parts(self, rows: int, count: int) -> LateParts:
-        """Of a backward pass, what is left of it when weight gradients are put off, and what those take then."""
+    def late_parts(self, rows: int, count: int, until: float) -> LateParts:
+        """Of a backward pass, what is left of it when weight gradients are put off, and what those take then.
+
+        The mean of so many passes, or of those that begin in time, one at least.
+        """
         feeds, received, seeds = self.inputs(rows)
         where, runner = Rows(0, 0, 0, rows), self.runner
         whole, back, weights = (_Watch(self._rig) for _ in range(3))
@@ -140,6 +143,8 @@ class Bench:
                 runner.weights(0)
                 self._rig.wait()
             runner.late_weights = False
+            if time.monotonic() > until:
+                break
         # Of a processor that others share, only its own time counts; a GPU is not a processor.
         whole_s, back_s, weights_s = (
             watch.cpu_s if self._rig.device.type == "cpu" else watch.wall_s for watch in (whole, back, weights)

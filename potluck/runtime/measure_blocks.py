@@ -19,7 +19,7 @@ _LEAST = 3  # samples that a figure rests on, where there is time
 _ENOUGH = 40
 _SURE = 0.02  # relative error of the median at which measuring goes on to the next cell
 _UPDATES = 3
-_LATE, _LATE_S = 3, 20  # times that late weight gradients are tried, where there is time for so many steps
+_LATE, _LATE_PART = 3, 0.15  # times that weight gradients are put off, and the part of the time left that it may take
 _CELL_FAILS = (RuntimeError, ValueError, IndexError, MemoryError)  # too large for the device, or too few rows
 _CALLS, _CALL_ROWS = 10, 2  # of nothing, to see what a call costs
 
@@ -93,8 +93,11 @@ class _Session:
         self.found = Measurements()
 
     def run(self, order: Sequence[Cell], progress: Progress) -> Measurements:
+        first = [block for block, rows in order if rows == self._main_rows]
         for done, (block, rows) in enumerate(order):
             progress(done, len(order))
+            if done == len(first):
+                self._put_off(first)
             left = self._deadline - time.monotonic()
             if left <= 0:
                 break
@@ -103,6 +106,8 @@ class _Session:
             except _CELL_FAILS as error:
                 self._bench = None
                 self.found.problems.append(" ".join(f"block {block}, {rows} rows: {error}".split())[:300])
+        if len(order) == len(first) > 1:
+            self._put_off(first)
         progress(len(order), len(order))
         return self.found
 
@@ -118,12 +123,21 @@ class _Session:
         self.found.cells[block, rows] = Timing(
             rows=rows, forward_s=forward_s, backward_s=backward_s, kept_bytes=kept, working_bytes=working
         )
-        if block not in self.found.late and bench.runner.can_put_off:
-            self.found.late[block] = bench.late_parts(rows, 1 if slot_s < _LATE_S * (forward_s + backward_s) else _LATE)
         if block not in self.found.updates and bench.runner.trainable:
             first = bench.update_s()  # it also makes the optimizer's state
             samples = [first] if first > slot_s else [bench.update_s() for _ in range(_UPDATES)]
             self.found.updates[block] = statistics.median(samples)
+
+    def _put_off(self, blocks: Sequence[int]) -> None:
+        """What becomes of backward passes when weight gradients are put off, of as many blocks as there is time for."""
+        until = time.monotonic() + _LATE_PART * (self._deadline - time.monotonic())
+        for block in blocks:
+            if time.monotonic() > until:
+                return
+            if (block, self._main_rows) in self.found.cells:
+                bench = self._open(block)
+                if bench.runner.can_put_off:
+                    self.found.late[block] = bench.late_parts(self._main_rows, _LATE, until)
 
     def _open(self, block: int) -> Bench:
         """The bench of a block; only one is held at a time."""

@@ -19,6 +19,7 @@ from potluck.errors import DeviceError
 from potluck.model.program import encode
 from potluck.plan.resident import to_rehearse, with_resident
 from potluck.profile.cells import row_counts
+from potluck.profile.late import share_late_parts
 from potluck.profile.network import Pair, Probing, link_profiles, medium, pair_rounds, probe
 from potluck.profile.refresh import cell_to_retime, links_changed, refresh
 from potluck.profile.store import DeviceKey, Network, NetworkKey, Store
@@ -75,7 +76,7 @@ class _Profiling:
         network = self._network()
         return Profile(
             program=self._prepared.facts.digest,
-            devices=tuple(found[d] for d in self._devices),
+            devices=share_late_parts([found[d] for d in self._devices]),
             links=network.links,
             medium=network.medium,
             commit_s=network.commit_s,

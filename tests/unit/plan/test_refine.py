@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from potluck.plan.baselines import PLANNERS
-from potluck.plan.events import simulate
-from potluck.plan.refine import COMPUTES, refined
+from potluck.plan.events import COMPUTES, simulate
+from potluck.plan.refine import refined
 from tests.unit.plan.instances import a_model, a_profile
 
 FACTS = a_model(1, 6)
