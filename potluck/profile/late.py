@@ -3,26 +3,34 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from msgspec.structs import replace
 
 from potluck.types import BlockProfile, DeviceProfile
 
+_Parts = tuple[float, float]
 
-def share_late_parts(devices: Sequence[DeviceProfile]) -> tuple[DeviceProfile, ...]:
-    """The devices; a block that one has not tried is taken to split as it does on the others, in the median."""
-    by_block = [[b for b in same if b.late_weights] for same in zip(*(d.blocks for d in devices), strict=True)]
-    known = [
-        (statistics.median(b.late_back for b in some), statistics.median(b.late_weights for b in some))
-        if some
-        else None
-        for some in by_block
-    ]
+
+def share_late_parts(devices: Sequence[DeviceProfile], able: Sequence[bool]) -> tuple[DeviceProfile, ...]:
+    """The devices; a block that one has not tried is taken to split as it does on others, in the median.
+
+    One that nobody has tried splits as blocks do that somebody has, if it is `able`: if it has weights.
+    """
+    by_block = [_median(same) for same in zip(*(d.blocks for d in devices), strict=True)]
+    usual = _median(block for device in devices for block in device.blocks)
+    known = [parts or (usual if can else None) for parts, can in zip(by_block, able, strict=True)]
     return tuple(replace(d, blocks=tuple(map(_filled, d.blocks, known))) for d in devices)
 
 
-def _filled(block: BlockProfile, parts: tuple[float, float] | None) -> BlockProfile:
+def _median(blocks: Iterable[BlockProfile]) -> _Parts | None:
+    tried = [b for b in blocks if b.late_weights]
+    if not tried:
+        return None
+    return statistics.median(b.late_back for b in tried), statistics.median(b.late_weights for b in tried)
+
+
+def _filled(block: BlockProfile, parts: _Parts | None) -> BlockProfile:
     if parts is None or block.late_weights:
         return block
     return replace(block, late_back=parts[0], late_weights=parts[1])

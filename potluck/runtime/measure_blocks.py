@@ -19,7 +19,7 @@ _LEAST = 3  # samples that a figure rests on, where there is time
 _ENOUGH = 40
 _SURE = 0.02  # relative error of the median at which measuring goes on to the next cell
 _UPDATES = 3
-_LATE, _LATE_PART = 3, 0.15  # times that weight gradients are put off, and the part of the time left that it may take
+_LATE, _LATE_PART = 2, 0.2  # times that weight gradients are put off, and the part of the time left that it may take
 _CELL_FAILS = (RuntimeError, ValueError, IndexError, MemoryError)  # too large for the device, or too few rows
 _CALLS, _CALL_ROWS = 10, 2  # of nothing, to see what a call costs
 

@@ -18,6 +18,7 @@ from safetensors.torch import save as to_safetensors
 from potluck.errors import DeviceError
 from potluck.model.program import encode
 from potluck.plan.resident import to_rehearse, with_resident
+from potluck.profile.borrow import borrow
 from potluck.profile.cells import row_counts
 from potluck.profile.late import share_late_parts
 from potluck.profile.network import Pair, Probing, link_profiles, medium, pair_rounds, probe
@@ -74,9 +75,10 @@ class _Profiling:
         missing = [d for d in self._devices if d not in found]
         found |= self._measure(missing)
         network = self._network()
+        able = [block.trainable_bytes > 0 for block in self._prepared.facts.blocks]
         return Profile(
             program=self._prepared.facts.digest,
-            devices=share_late_parts([found[d] for d in self._devices]),
+            devices=share_late_parts(borrow([found[d] for d in self._devices]), able),
             links=network.links,
             medium=network.medium,
             commit_s=network.commit_s,

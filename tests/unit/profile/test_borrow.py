@@ -1,0 +1,64 @@
+"""Cells that a slow device had no time for come from a fast one of its kind, at its own pace."""
+
+from __future__ import annotations
+
+import pytest
+
+from potluck.profile.borrow import borrow
+from potluck.types import BlockProfile, DeviceKind, DeviceProfile, DeviceSpec, Timing
+
+ROWS = (2, 8, 16)
+
+
+def timing(rows: int, seconds: float, measured: bool = True) -> Timing:
+    return Timing(
+        rows=rows, forward_s=seconds / 3, backward_s=2 * seconds / 3, kept_bytes=100 * rows, working_bytes=rows,
+        measured=measured,
+    )  # fmt: skip
+
+
+def device(name: str, *blocks: dict[int, float], guessed: float = 9.0, kind: DeviceKind = "cpu") -> DeviceProfile:
+    """A device with what it measured of each block; the rest is a bad guess."""
+    profiles = (
+        BlockProfile(timings=tuple(timing(r, known.get(r, guessed), r in known) for r in ROWS)) for known in blocks
+    )
+    return DeviceProfile(device=DeviceSpec(name=name, kind=kind), blocks=tuple(profiles))
+
+
+def step_s(found: DeviceProfile, block: int, rows: int) -> float:
+    cell = next(t for t in found.blocks[block].timings if t.rows == rows)
+    return cell.forward_s + cell.backward_s
+
+
+FAST = device("fast", {2: 1.0, 8: 2.0, 16: 3.0}, {2: 0.5, 8: 1.5, 16: 4.0}, {2: 0.1, 8: 0.2, 16: 0.3})
+
+
+def test_a_block_not_measured_takes_what_the_devices_differ_by() -> None:
+    slow = device("slow", {8: 8.0}, {8: 6.0}, {})
+    fast, helped = borrow([FAST, slow])
+    assert fast is FAST
+    assert [step_s(helped, 2, r) for r in ROWS] == pytest.approx([0.4, 0.8, 1.2])
+    assert [step_s(helped, 0, r) for r in ROWS] == pytest.approx([4.0, 8.0, 12.0])
+    assert [cell.measured for cell in helped.blocks[0].timings] == [False, True, False]
+    assert helped.blocks[2].timings[2].kept_bytes == 1600
+
+
+def test_a_blocks_own_ratio_counts_more_than_the_devices() -> None:
+    slow = device("slow", {8: 8.0}, {8: 3.0}, {8: 0.8})
+    _, helped = borrow([FAST, slow])
+    assert step_s(helped, 1, 16) == pytest.approx(2 * 4.0)
+
+
+def test_row_counts_that_the_device_knows_stay_its_own() -> None:
+    slow = device("slow", {8: 8.0, 16: 20.0}, {8: 6.0}, {8: 0.8})
+    _, helped = borrow([FAST, slow])
+    assert step_s(helped, 1, 16) == 9.0  # its own guess, from how its first block grows
+    assert step_s(helped, 1, 2) == pytest.approx(4 * 0.5)
+
+
+def test_nothing_comes_from_another_kind_or_from_too_little() -> None:
+    gpu = device("gpu", *({2: 0.1, 8: 0.1, 16: 0.1} for _ in range(3)), kind="cuda")
+    slow = device("slow", {8: 8.0}, {8: 6.0}, {})
+    barely = device("barely", {8: 8.0}, {}, {})
+    assert borrow([gpu, slow])[1] is slow
+    assert borrow([FAST, barely])[1] is barely
