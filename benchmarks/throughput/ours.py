@@ -43,8 +43,7 @@ from potluck.types import Plan, Profile, RoundRecord
 PROFILED_ROWS = 24  # the profile also has half, a quarter and twice as many
 FEWEST, MOST = 3, 16  # rounds of a measurement
 PLAN_S = 12.0
-SETTLING, SETTLING_ROUNDS, SETTLING_PLAN_S = 3, 4, 4.0  # how often at most, and how long each time
-SETTLED = 0.07  # a prediction that is off by less is right
+SETTLING, SETTLING_ROUNDS, SETTLING_PLAN_S = 3, 4, 6.0  # plans tried at most, and how long each
 
 
 @dataclass(frozen=True)
@@ -79,22 +78,33 @@ class Trials:
         self._live, self._request = live, request
         self._prepared = prepared(request.model, request.batch, request.micro_batch or PROFILED_ROWS)
         self._profile = profile_fleet(live, self._prepared, ProfileSettings(seconds=request.profile_s, timeout_s=300))
+        self._tried: dict[Plan, float] = {}  # of ours, and what a round took
         for _ in range(SETTLING):
-            if self._settle() < SETTLED:
+            if not self._settle():
                 break
         self._tables = Tables(self._profile)
 
-    def _settle(self) -> float:
+    def _settle(self) -> bool:
         """Corrects the profile by what a few rounds of our plan take; every planner then has the better one.
 
-        Returns how far off the prediction was.
+        False if the best plan is one that was tried already, or is not expected to beat the fastest of those.
         """
         plan, predicted_s = self._best(OURS, SETTLING_PLAN_S)
+        if plan in self._tried or predicted_s > min(self._tried.values(), default=float("inf")):
+            return False
         round_s, spent_s = self._train(plan, predicted_s, SETTLING_ROUNDS)
         words = f"{round_s:.2f} s a round, {predicted_s:.2f} planned"
         say(f"{self._request.model} settling: {words}, {outline(plan)}")
+        self._tried[plan] = round_s
         self._profile = refined(self._profile, plan, self._prepared.facts, spent_s)
-        return abs(predicted_s / round_s - 1)
+        return True
+
+    def _chosen(self, planner: str) -> tuple[Plan, float]:
+        """A planner's plan; of ours, the one that was the fastest when it was tried."""
+        if planner == OURS:
+            plan = min(self._tried, key=self._tried.__getitem__)
+            return plan, simulate(plan, self._prepared.facts, self._profile).round_s
+        return self._best(planner, PLAN_S)
 
     def _best(self, planner: str, seconds: float) -> tuple[Plan, float]:
         batch, size = self._request.batch, self._request.micro_batch
@@ -109,7 +119,7 @@ class Trials:
             answer = Answer(planner)
             answers.append(answer)
             try:
-                plan, answer.predicted_s = self._best(planner, PLAN_S)
+                plan, answer.predicted_s = self._chosen(planner)
             except PlanError as error:
                 answer.error = str(error)
                 continue

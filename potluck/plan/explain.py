@@ -11,6 +11,7 @@ from potluck.plan.events import Simulated, simulate
 from potluck.plan.groups import uncoupled
 from potluck.plan.memory import peak_bytes
 from potluck.plan.messages import Messages, Parcel
+from potluck.plan.schedule import late_weights
 from potluck.plan.tables import Tables
 from potluck.types import COORDINATOR, LinkProfile, ModelFacts, Plan, Profile, Stage
 
@@ -166,7 +167,7 @@ class Explainer:
         return share * tables.step_s(stage.blocks, self.plan.micro_batch_size)
 
     def depths(self) -> list[str]:
-        """What is unusual about depths and recomputation."""
+        """What is unusual about depths, recomputation and weight gradients."""
         lines, count = [], len(self.plan.stages)
         depths = [self.plan.depth(p) for p in range(count)]
         deeper = [p for p in range(count) if depths[p] > count - p]
@@ -178,6 +179,10 @@ class Explainer:
         for p, stage in enumerate(self.plan.stages):
             if stage.recompute:
                 lines.append(f"stage {p + 1} runs forward twice to save memory")
+            if late_weights(self.plan, p):
+                lines.append(
+                    f"stage {p + 1} sends its gradients first and works out those of its weights while it waits"
+                )
         return lines
 
     def _over(self, plan: Plan) -> str | None:
