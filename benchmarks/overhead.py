@@ -32,7 +32,7 @@ from potluck.runtime.live_fleet import LiveFleet
 from potluck.runtime.loading import training_loader
 from potluck.runtime.options import Options
 from potluck.runtime.prepare import PreparedJob, prepare_job
-from potluck.runtime.train import run_on
+from potluck.runtime.run import run_on
 from potluck.types import Fleet, Member, Plan, Stage
 
 SIZES = {"mobilenet_v2": (16, 8), "gpt_10m": (4, 8)}  # samples of a micro-batch, micro-batches of a round

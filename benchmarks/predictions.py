@@ -25,7 +25,7 @@ from potluck.runtime.live_fleet import LiveFleet
 from potluck.runtime.options import Options
 from potluck.runtime.prepare import PreparedJob, prepare_job
 from potluck.runtime.profiling import ProfileSettings, profile_fleet
-from potluck.runtime.train import run_on
+from potluck.runtime.run import run_on
 from potluck.types import DeviceSpec, Fleet, Plan, Profile
 
 QUICK_ROUNDS, FULL_ROUNDS = 4, 5  # the first two do not count

@@ -14,7 +14,8 @@ if TYPE_CHECKING:
     from potluck.model.empty import empty_weights
     from potluck.optimizers import SGD, Adagrad, Adam, AdamW, ParamGroup, RMSprop
     from potluck.runtime.options import Options
-    from potluck.runtime.train import TrainResult, train
+    from potluck.runtime.run import TrainResult
+    from potluck.runtime.train import train
     from potluck.schedules import Constant, Cosine, Linear, Step
     from potluck.types import DeviceSpec, Fleet, Member, Plan, Stage
 

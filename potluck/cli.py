@@ -29,6 +29,9 @@ _MEASURING = (
 )
 _FRESH = click.option("--fresh", is_flag=True, default=None, help="Measure everything, whatever is kept from before.")
 _PLAN_SECONDS = click.option("--plan-seconds", metavar="TIME", help="How long to look for a plan.  [default: 2s]")
+_TRIES = click.option(
+    "--tries", metavar="N", help="Try so many plans for a few rounds each, and keep the fastest.  [default: 0]"
+)
 _JOINING = (
     click.option(
         "--listen", metavar="ADDR:PORT", help="Where devices may join.  [default: any free port, this machine only]"
@@ -103,7 +106,7 @@ def demo(devices: str, run_dir: Path | None, json: bool | None) -> int:
 
 @main.command(short_help="Train the job of a Python file.")
 @click.argument("job")
-@_options(*_FLEET, _PLAN, _PLAN_SECONDS, *_MEASURING)
+@_options(*_FLEET, _PLAN, _PLAN_SECONDS, _TRIES, *_MEASURING)
 @click.option("--run-dir", metavar="DIR", help="Where the run is kept.  [default: runs/<time>]")
 @click.option("--resume", is_flag=True, help="Go on with the run in --run-dir, or with the newest one in runs/.")
 @_options(*_JOINING)

@@ -126,6 +126,7 @@ class TrainSettings(Settings):
     profile_seconds: float = 15.0
     profile_dir: Path | None = None
     plan_seconds: float = 2.0
+    tries: int = 0
     json: bool = False
 
     TABLE: ClassVar[str] = "train"
@@ -145,6 +146,7 @@ class TrainSettings(Settings):
         "profile_seconds": lambda value: units.duration_s(_text(value)),
         "profile_dir": _path,
         "plan_seconds": lambda value: units.duration_s(_text(value)),
+        "tries": _whole(0),
         "json": _truth,
     }
 
@@ -170,7 +172,11 @@ class ProfileSettings(TrainSettings):
 
     TABLE: ClassVar[str] = "profile"
     READERS: ClassVar[dict[str, Callable[[object], Any]]] = {
-        **{k: reader for k, reader in TrainSettings.READERS.items() if k not in ("plan", "run_dir", "plan_seconds")},
+        **{
+            k: reader
+            for k, reader in TrainSettings.READERS.items()
+            if k not in ("plan", "run_dir", "plan_seconds", "tries")
+        },
         "save": _path,
         "load": _path,
         "fresh": _truth,

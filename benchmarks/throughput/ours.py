@@ -9,12 +9,9 @@ trains a model by a plan from before.
 from __future__ import annotations
 
 import json
-import statistics
 import sys
-import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import click
@@ -24,26 +21,22 @@ import torch
 from benchmarks.throughput.cells import OURS, micro_batches
 from benchmarks.workloads import workload
 from potluck.errors import PlanError, PotluckError
-from potluck.metrics.folds import rounds
-from potluck.metrics.records import RECORDS, read
 from potluck.plan.baselines import PLANNERS
 from potluck.plan.events import simulate
 from potluck.plan.groups import shareable
 from potluck.plan.memory import peak_bytes
-from potluck.plan.refine import refined
-from potluck.plan.search import find_plan
 from potluck.plan.tables import Tables
 from potluck.runtime.live_fleet import LiveFleet
 from potluck.runtime.options import Options
 from potluck.runtime.prepare import PreparedJob, prepare_job
 from potluck.runtime.profiling import ProfileSettings, profile_fleet
-from potluck.runtime.train import run_on
-from potluck.types import Plan, Profile, RoundRecord
+from potluck.runtime.trying import Spent, Tries, a_few_rounds, try_plans
+from potluck.types import Plan, Profile
 
 PROFILED_ROWS = 24  # the profile also has half, a quarter and twice as many
 FEWEST, MOST = 3, 16  # rounds of a measurement
-PLAN_S = 12.0
-SETTLING, SETTLING_ROUNDS, SETTLING_PLAN_S = 3, 4, 6.0  # plans tried at most, and how long each
+TRIES, TRY_PLAN_S = 3, 6.0  # plans of ours that are tried, and how long each is looked for
+TIMEOUT_S = 300.0
 
 
 @dataclass(frozen=True)
@@ -77,39 +70,23 @@ class Trials:
     def __init__(self, live: LiveFleet, request: Request) -> None:
         self._live, self._request = live, request
         self._prepared = prepared(request.model, request.batch, request.micro_batch or PROFILED_ROWS)
-        self._profile = profile_fleet(live, self._prepared, ProfileSettings(seconds=request.profile_s, timeout_s=300))
-        self._tried: dict[Plan, float] = {}  # of ours, and what a round took
-        for _ in range(SETTLING):
-            if not self._settle():
-                break
+        self._profile = profile_fleet(
+            live, self._prepared, ProfileSettings(seconds=request.profile_s, timeout_s=TIMEOUT_S)
+        )
+        tries = Tries(TRIES, TRY_PLAN_S, TIMEOUT_S, say)
+        self._tried, self._profile = try_plans(live, self._prepared, self._profile, self._sizes(), tries)
         self._tables = Tables(self._profile)
 
-    def _settle(self) -> bool:
-        """Corrects the profile by what a few rounds of our plan take; every planner then has the better one.
-
-        False if the best plan is one that was tried already, or is not expected to beat the fastest of those.
-        """
-        plan, predicted_s = self._best(OURS, SETTLING_PLAN_S)
-        if plan in self._tried or predicted_s > min(self._tried.values(), default=float("inf")):
-            return False
-        round_s, spent_s = self._train(plan, predicted_s, SETTLING_ROUNDS)
-        words = f"{round_s:.2f} s a round, {predicted_s:.2f} planned"
-        say(f"{self._request.model} settling: {words}, {outline(plan)}")
-        self._tried[plan] = round_s
-        self._profile = refined(self._profile, plan, self._prepared.facts, spent_s)
-        return True
+    def _sizes(self) -> list[tuple[int, int]]:
+        batch, size = self._request.batch, self._request.micro_batch
+        return micro_batches(batch) if size is None else [(size, batch // size)]
 
     def _chosen(self, planner: str) -> tuple[Plan, float]:
         """A planner's plan; of ours, the one that was the fastest when it was tried."""
         if planner == OURS:
-            plan = min(self._tried, key=self._tried.__getitem__)
+            plan = self._tried[0].found.plan
             return plan, simulate(plan, self._prepared.facts, self._profile).round_s
-        return self._best(planner, PLAN_S)
-
-    def _best(self, planner: str, seconds: float) -> tuple[Plan, float]:
-        batch, size = self._request.batch, self._request.micro_batch
-        sizes = micro_batches(batch) if size is None else [(size, batch // size)]
-        return best_plan(planner, self._prepared, self._profile, sizes, seconds)
+        return best_plan(planner, self._prepared, self._profile, self._sizes())
 
     def plan(self) -> list[Answer]:
         """Every planner's plan."""
@@ -138,9 +115,9 @@ class Trials:
         say(f"{self._request.model} {planner}: {round_s:.2f} s a round, {predicted_s:.2f} planned, {outline(plan)}")
         return {"round_s": round_s, "spent_s": spent_s}
 
-    def _train(self, plan: Plan, predicted_s: float, most: int = MOST) -> tuple[float, dict[str, dict[str, float]]]:
-        count = max(FEWEST, min(most, round(self._request.seconds / predicted_s) + 2))
-        return train(self._live, self._prepared, plan, count)
+    def _train(self, plan: Plan, predicted_s: float) -> tuple[float, Spent]:
+        count = max(FEWEST, min(MOST, round(self._request.seconds / predicted_s) + 2))
+        return a_few_rounds(self._live, self._prepared, plan, count, TIMEOUT_S)
 
 
 def prepared(model: str, batch: int, rows: int = PROFILED_ROWS) -> PreparedJob:
@@ -148,32 +125,11 @@ def prepared(model: str, batch: int, rows: int = PROFILED_ROWS) -> PreparedJob:
     return prepare_job(replace(workload(model, 1, batch, rows).job, batchnorm="local"))
 
 
-def train(live: LiveFleet, prepared: PreparedJob, plan: Plan, count: int) -> tuple[float, dict[str, dict[str, float]]]:
-    """Median seconds of a round, the first ones left out, and where each device's time went."""
-    job = replace(prepared.job, rounds=count)
-    with tempfile.TemporaryDirectory() as folder:
-        options = Options(run_dir=Path(folder) / "run", timeout_s=300)
-        result = run_on(live, replace(prepared, job=job), plan, options)
-        found = rounds(read(result.run_dir / RECORDS))[2 if count > FEWEST else 1 :]
-    return statistics.median(r.seconds for r in found), _spent(found)
-
-
-def _spent(found: Sequence[RoundRecord]) -> dict[str, dict[str, float]]:
-    """Mean seconds of a round by device and kind of action."""
-    return {
-        device: {kind: statistics.fmean(r.spent_s[device].get(kind, 0.0) for r in found) for kind in kinds}
-        for device, kinds in found[-1].spent_s.items()
-    }
-
-
 def best_plan(
-    planner: str, prepared: PreparedJob, profile: Profile, sizes: Sequence[tuple[int, int]], seconds: float
+    planner: str, prepared: PreparedJob, profile: Profile, sizes: Sequence[tuple[int, int]]
 ) -> tuple[Plan, float]:
-    """A planner's plan at the micro-batch size that suits it best, and seconds of its round by the simulation."""
+    """Another planner's plan at the micro-batch size that suits it best, and seconds of its round by the simulation."""
     facts = shareable(prepared.facts, prepared.job.batchnorm)
-    if planner == OURS:
-        found = find_plan(facts, profile, sizes, seconds=seconds)
-        return found.plan, found.round_s
     plans, why = [], None
     for size in sizes:
         try:
@@ -210,7 +166,7 @@ def serve(live: LiveFleet, lines: Iterable[str]) -> Iterator[dict[str, Any]]:
         given = json.loads(line)
         if "given" in given:
             job, plan = prepared(given["model"], given["batch"]), msgspec.convert(given["given"], Plan)
-            yield {"round_s": train(live, job, plan, given["rounds"])[0]}
+            yield {"round_s": a_few_rounds(live, job, plan, given["rounds"], TIMEOUT_S)[0]}
         elif "model" in given:
             trials = Trials(live, Request(**{**given, "planners": tuple(given["planners"])}))
             yield {"answers": [asdict(answer) for answer in trials.plan()]}

@@ -25,6 +25,7 @@ class Options:
     profile_s: float = 15.0  # most seconds each device measures, where no plan is given
     profile_dir: Path | None = None  # where profiles from before are; None: measure every time
     plan_s: float = 2.0  # seconds to look for a plan
+    tries: int = 0  # plans that are tried for a few rounds before the fastest is taken; 0: none
     watchers: Sequence[Watcher] = ()
     progress: Callable[[str], None] = field(default=lambda text: None)
     listening: Callable[[str], None] = field(default=lambda address: None)  # told where devices may join

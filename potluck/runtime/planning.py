@@ -12,6 +12,7 @@ from potluck.runtime.live_fleet import LiveFleet
 from potluck.runtime.options import Options
 from potluck.runtime.prepare import PreparedJob
 from potluck.runtime.profiling import ProfileSettings, profile_fleet
+from potluck.runtime.trying import Tries, try_plans
 from potluck.types import Profile
 from potluck.units import duration_text, milliseconds
 
@@ -22,6 +23,7 @@ class Planned:
 
     found: Found
     profile: Profile
+    measured_s: float | None = None  # of a round, where the plan was tried
 
     @property
     def reason(self) -> str:
@@ -29,6 +31,8 @@ class Planned:
         found = self.found
         over = found.round_s / found.bound_s if found.bound_s > 0 else 1.0
         words = f"found among {found.tried:,} in {found.seconds:.1f} s: {milliseconds(found.round_s)} a round"
+        if self.measured_s is not None:
+            words += f", {milliseconds(self.measured_s)} when it was tried"
         return f"{words}, {over:.2f} times what no plan can beat"
 
 
@@ -44,11 +48,21 @@ def plan_for(live: LiveFleet, prepared: PreparedJob, options: Options) -> Planne
     options.progress(f"measuring {len(live.roster.specs)} devices, at most {duration_text(options.profile_s)}")
     profile = profile_fleet(live, prepared, settings)
     options.progress(f"looking for a plan, {duration_text(options.plan_s)}")
-    facts = shareable(prepared.facts, prepared.job.batchnorm)
-    found = find_plan(facts, profile, micro_batch_choices(prepared), seconds=options.plan_s)
+    found, measured_s = _best(live, prepared, profile, options)
     for device, why in found.left_out:
         options.progress(f"{device} is left out: {why}")
-    return Planned(found, profile)
+    return Planned(found, profile, measured_s)
+
+
+def _best(live: LiveFleet, prepared: PreparedJob, profile: Profile, options: Options) -> tuple[Found, float | None]:
+    """The plan that is expected to be the fastest or, if some are tried, that was; and what a round of it took."""
+    sizes = micro_batch_choices(prepared)
+    if not options.tries:
+        facts = shareable(prepared.facts, prepared.job.batchnorm)
+        return find_plan(facts, profile, sizes, seconds=options.plan_s), None
+    tries = Tries(options.tries, options.plan_s, options.timeout_s, options.progress)
+    fastest = try_plans(live, prepared, profile, sizes, tries)[0][0]
+    return fastest.found, fastest.round_s
 
 
 def micro_batch_choices(prepared: PreparedJob) -> list[tuple[int, int]]:

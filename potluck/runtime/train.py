@@ -2,46 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 
-from potluck.control.audit import audit
 from potluck.errors import InputError
 from potluck.job import Job
-from potluck.metrics.folds import throughput, usual_round_s
-from potluck.metrics.records import RECORDS, EvaluationRecord, read
-from potluck.model.program import encode
 from potluck.plan.baselines import even_plan
 from potluck.plan.memory import SpanBytes, stage_bytes
 from potluck.plan.validate import read_plan, validate
-from potluck.recover.checkpoint import load
-from potluck.runtime.coordinator import Coordinator, Session
-from potluck.runtime.layout import PlanLayout
 from potluck.runtime.live_fleet import LiveFleet
-from potluck.runtime.model_state import ModelState
 from potluck.runtime.options import Options
 from potluck.runtime.planning import plan_for
 from potluck.runtime.prepare import PreparedJob, prepare_job
-from potluck.runtime.run_folder import RunFolder, load_resume, new_run_dir
-from potluck.runtime.saving import GO_ON
+from potluck.runtime.run import TrainResult, run_on
 from potluck.types import DeviceSpec, Fleet, Plan
-
-
-@dataclass(frozen=True)
-class TrainResult:
-    """What a run came to."""
-
-    run_dir: Path
-    model_path: Path
-    rounds: int  # committed, of the whole run
-    reason: str  # "finished", "stopped", or "stopped early"
-    loss: float | None  # of the last evaluation, if there was one
-    metrics: dict[str, float]
-    samples_per_s: float
-    samples_lost: int
-    samples_doubled: int
-    round_s: float | None = None  # of a round in the middle of this run, measured
-    predicted_s: float | None = None  # the same, as planned
 
 
 def choose_plan(prepared: PreparedJob, given: Plan | Path | None, fleet: Fleet) -> Plan:
@@ -104,93 +77,3 @@ def train(job: Job, fleet: Fleet | None = None, options: Options | None = None) 
         planned = plan_for(live, prepared, options)
         found = planned.found
         return run_on(live, prepared, found.plan, options, reason=planned.reason, predicted_s=found.round_s)
-
-
-def run_on(
-    live: LiveFleet, prepared: PreparedJob, plan: Plan, options: Options, *, reason: str = "given",
-    predicted_s: float | None = None,
-) -> TrainResult:  # fmt: skip
-    """Trains a prepared job by a plan on devices that are already here; they stay for the next one."""
-    for device in sorted(set(live.roster.specs) - set(plan.devices)):
-        options.progress(f"{device} is not in the plan and stays idle")
-    session = _session(live, prepared, plan, options, reason)
-    try:
-        live.server.offer(session.digest, encode(prepared.built.programs))
-        coordinator = Coordinator(session)
-        coordinator.prepare()
-        ended = coordinator.train()
-        model_path = coordinator.saver.write_final()
-    except BaseException as error:
-        known = live.roster.explain(error)
-        live.fail(known)
-        if known is error:
-            raise
-        raise known from error
-    finally:
-        session.folder.close()
-    return _result(session, coordinator, ended, model_path, predicted_s)
-
-
-def _session(live: LiveFleet, prepared: PreparedJob, plan: Plan, options: Options, reason: str) -> Session:
-    job, programs = prepared.job, prepared.built.programs
-    digest = prepared.facts.digest
-    model = ModelState(dict(prepared.built.state), {}, programs.aliases)
-    if job.init is not None:
-        model.load_file(Path(job.init))
-    run_dir = options.run_dir or new_run_dir(Path("runs"))
-    first, last_term = 0, 0
-    if options.resume:
-        found, last_term = load_resume(run_dir, digest, prepared.data_digest, job)
-        manifest, weights, optimizer = load(found.path)
-        model.load_weights(weights, str(found.path))
-        model.optimizer = optimizer
-        first = manifest.position.round
-        live.roster.what_now = GO_ON
-        for problem in found.skipped:
-            options.progress(f"skipped a damaged checkpoint: {problem}")
-    elif (run_dir / RECORDS).exists():
-        raise InputError(f"{run_dir}: holds a run already; go on with --resume, or give another --run-dir")
-    folder = RunFolder(run_dir, job, encode(programs), fsync=len(plan.devices) > 1)
-    if options.resume:
-        folder.ledger.truncate_after(first - 1)
-    return Session(
-        job=job,
-        optimizer=prepared.optimizer,
-        plan=plan,
-        plan_reason=reason,
-        layout=PlanLayout(programs, plan),
-        digest=digest,
-        data_digest=prepared.data_digest,
-        model=model,
-        roster=live.roster,
-        link=live.link,
-        folder=folder,
-        first_round=first,
-        term=live.next_term(last_term),
-        timeout_s=options.timeout_s,
-        watchers=list(options.watchers),
-        should_stop=options.should_stop,
-    )
-
-
-def _result(
-    session: Session, coordinator: Coordinator, reason: str, model_path: Path, predicted_s: float | None
-) -> TrainResult:
-    path = session.folder.path
-    records = list(read(path / RECORDS))
-    evaluations = [r for r in records if isinstance(r, EvaluationRecord)]
-    found = audit(path)
-    last = evaluations[-1] if evaluations else None
-    return TrainResult(
-        run_dir=path,
-        model_path=model_path,
-        rounds=coordinator.committed,
-        reason=reason,
-        loss=last.loss if last else None,
-        metrics=dict(last.metrics) if last else {},
-        samples_per_s=throughput(records),
-        samples_lost=found.lost if isinstance(found.lost, int) else len(found.lost),
-        samples_doubled=found.doubled if isinstance(found.doubled, int) else len(found.doubled),
-        round_s=usual_round_s(records, session.term),
-        predicted_s=predicted_s,
-    )

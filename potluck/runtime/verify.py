@@ -25,7 +25,8 @@ from potluck.runtime.loading import training_loader
 from potluck.runtime.options import Options
 from potluck.runtime.prepare import PreparedJob, prepare_job
 from potluck.runtime.reference import UncutRun
-from potluck.runtime.train import choose_plan, run_on
+from potluck.runtime.run import run_on
+from potluck.runtime.train import choose_plan
 from potluck.schedules import multiplier
 from potluck.types import Fleet, ModelFacts, Plan
 

@@ -23,7 +23,7 @@ from potluck.verbs.here import RUNS, check_run_dir, crowding, listen_address, lo
 from potluck.verbs.session import emit, failures_as_json, terminal
 
 if TYPE_CHECKING:
-    from potluck.runtime.train import TrainResult
+    from potluck.runtime.run import TrainResult
 
 
 def train(job_file: str, settings: TrainSettings, *, resume: bool) -> int:
@@ -48,7 +48,7 @@ def train(job_file: str, settings: TrainSettings, *, resume: bool) -> int:
         options = it.options(
             plan=plan, run_dir=it.run_dir, resume=resume, carrier=settings.carrier, listen=listen,
             joined=settings.devices, join_timeout_s=settings.timeout, timeout_s=settings.timeout,
-            profile_s=settings.profile_seconds, plan_s=settings.plan_seconds,
+            profile_s=settings.profile_seconds, plan_s=settings.plan_seconds, tries=settings.tries,
             profile_dir=settings.profile_dir or default_dir(os.environ),
             listening=invitation(settings, it.display.announce),
         )  # fmt: skip

@@ -24,8 +24,8 @@ from potluck.recover.checkpoint import best, best_path, load
 from potluck.runtime.live_fleet import LiveFleet
 from potluck.runtime.options import Options
 from potluck.runtime.prepare import prepare_job
+from potluck.runtime.run import TrainResult, run_on
 from potluck.runtime.run_folder import RunFolder
-from potluck.runtime.train import TrainResult, run_on
 from potluck.runtime.verify import compare
 from potluck.schedules import Step
 from potluck.types import Fleet, Member, Plan, Stage

@@ -14,7 +14,7 @@ from potluck.errors import PotluckError
 from potluck.job import Job
 from potluck.runtime.options import Options
 from potluck.runtime.prepare import prepare_job
-from potluck.runtime.train import run_on
+from potluck.runtime.run import run_on
 from potluck.runtime.verify import compare
 from tests.process.agents import fleet_of
 

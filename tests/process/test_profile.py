@@ -17,7 +17,7 @@ from potluck.runtime.live_fleet import LiveFleet
 from potluck.runtime.options import Options
 from potluck.runtime.prepare import prepare_job
 from potluck.runtime.profiling import ProfileSettings, profile_fleet
-from potluck.runtime.train import run_on
+from potluck.runtime.run import run_on
 from potluck.types import COORDINATOR, DeviceSpec, Fleet, Member, Plan, Stage
 
 ROOT = Path(__file__).parents[2]

@@ -24,8 +24,12 @@ from potluck.metrics.records import RECORDS, EvaluationRecord, IncidentRecord, r
 from potluck.recover.checkpoint import load, newest
 from potluck.runtime.live_fleet import LiveFleet
 from potluck.runtime.options import Options
+from potluck.runtime.planning import micro_batch_choices
 from potluck.runtime.prepare import prepare_job
-from potluck.runtime.train import run_on, train
+from potluck.runtime.profiling import ProfileSettings, profile_fleet
+from potluck.runtime.run import run_on
+from potluck.runtime.train import train
+from potluck.runtime.trying import Tries, try_plans
 from potluck.types import Fleet, Member, Plan, Stage
 
 PATIENT = 60.0
@@ -75,6 +79,22 @@ def test_a_stopped_run_resumed_on_another_plan_ends_with_the_same_bits(live: Liv
     found = audit(tmp_path / "parts")
     assert found.exact
     assert not found.problems
+
+
+def test_plans_are_tried_and_what_they_learn_is_thrown_away(live: LiveFleet, tmp_path: Path) -> None:
+    prepared = prepare_job(job_of("mlp", 3))
+    profile = profile_fleet(live, prepared, ProfileSettings(seconds=1.0, network_seconds=0.3))
+    said: list[str] = []
+    tries = Tries(2, 0.5, PATIENT, said.append)
+    attempts, corrected = try_plans(live, prepared, profile, micro_batch_choices(prepared), tries)
+    assert [a.round_s for a in attempts] == sorted(a.round_s for a in attempts)
+    assert len(said) == 2 * len(attempts)
+    assert said[0].startswith("trying plan 1 for 4 rounds")
+    assert corrected != profile
+    plan = attempts[0].found.plan
+    run_on(live, prepared, plan, Options(run_dir=tmp_path / "after", timeout_s=PATIENT))
+    run_on(live, prepare_job(job_of("mlp", 3)), plan, Options(run_dir=tmp_path / "alone", timeout_s=PATIENT))
+    assert_same(final_state(tmp_path / "after"), final_state(tmp_path / "alone"))
 
 
 def test_one_device_commits_by_itself_with_the_bits_of_three(live: LiveFleet, tmp_path: Path) -> None:

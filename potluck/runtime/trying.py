@@ -1,0 +1,93 @@
+"""Plans that are tried before one is chosen: a few rounds of each, whose weights nobody keeps.
+
+A prediction rests on blocks that were measured one by one. What a round really takes, with everybody at work, corrects
+the profile for the next plan.
+"""
+
+from __future__ import annotations
+
+import statistics
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from potluck.metrics.folds import rounds
+from potluck.metrics.records import RECORDS, read
+from potluck.plan.groups import shareable
+from potluck.plan.refine import refined
+from potluck.plan.search import Found, find_plan
+from potluck.runtime.live_fleet import LiveFleet
+from potluck.runtime.options import Options
+from potluck.runtime.prepare import PreparedJob
+from potluck.runtime.run import run_on
+from potluck.types import Plan, Profile, RoundRecord
+from potluck.units import milliseconds
+
+ROUNDS = 4
+_WARM_UP = 2  # of these; one, where there are only three
+
+Spent = Mapping[str, Mapping[str, float]]  # device → kind of action → seconds of a round
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """A plan and what a round of it took."""
+
+    found: Found
+    round_s: float
+
+
+@dataclass(frozen=True)
+class Tries:
+    """How many plans are tried at most, and how long each is looked for."""
+
+    most: int
+    plan_s: float
+    timeout_s: float
+    say: Callable[[str], None]
+
+
+def try_plans(
+    live: LiveFleet, prepared: PreparedJob, profile: Profile, sizes: Sequence[tuple[int, int]], tries: Tries
+) -> tuple[list[Attempt], Profile]:
+    """The plans that were tried, the fastest first, and the profile as corrected by them.
+
+    It ends when the best plan is one that was tried already, or is not expected to be faster than the fastest of them.
+    """
+    facts = shareable(prepared.facts, prepared.job.batchnorm)
+    attempts: list[Attempt] = []
+    for number in range(1, tries.most + 1):
+        found = find_plan(facts, profile, sizes, seconds=tries.plan_s)
+        known = any(found.plan == a.found.plan for a in attempts)
+        if known or found.round_s >= min((a.round_s for a in attempts), default=float("inf")):
+            break
+        tries.say(f"trying plan {number} for {ROUNDS} rounds: {milliseconds(found.round_s)} expected")
+        round_s, spent_s = a_few_rounds(live, prepared, found.plan, ROUNDS, tries.timeout_s)
+        tries.say(f"plan {number} takes {milliseconds(round_s)} a round")
+        attempts.append(Attempt(found, round_s))
+        profile = refined(profile, found.plan, prepared.facts, spent_s)
+    return sorted(attempts, key=lambda a: a.round_s), profile
+
+
+def a_few_rounds(
+    live: LiveFleet, prepared: PreparedJob, plan: Plan, count: int, timeout_s: float
+) -> tuple[float, Spent]:
+    """Median seconds of a round, the first ones left out, and where each device's time went."""
+    job = replace(
+        prepared.job, rounds=count, epochs=None, eval_data=None, metrics={}, reduce=None, best=None, patience=None,
+        eval_every=None, checkpoint_every=None, callbacks=(),
+    )  # fmt: skip
+    with tempfile.TemporaryDirectory() as folder:
+        options = Options(run_dir=Path(folder) / "run", timeout_s=timeout_s)
+        result = run_on(live, replace(prepared, job=job), plan, options)
+        found = rounds(read(result.run_dir / RECORDS))[_WARM_UP if count > _WARM_UP + 1 else 1 :]
+    return statistics.median(r.seconds for r in found), _spent(found)
+
+
+def _spent(found: Sequence[RoundRecord]) -> Spent:
+    """Mean seconds of a round by device and kind of action."""
+    return {
+        device: {kind: statistics.fmean(r.spent_s[device].get(kind, 0.0) for r in found) for kind in kinds}
+        for device, kinds in found[-1].spent_s.items()
+    }
