@@ -147,7 +147,7 @@ def speeds() -> dict[str, Any]:
 
 
 @click.command()
-@click.option("--quick", is_flag=True, help="At most five minutes.")
+@click.option("--quick", is_flag=True, help="About five minutes.")
 @click.option("--part", "parts", multiple=True, type=click.Choice(PARTS))
 @click.option("--json", "as_json", is_flag=True, help="End with one JSON object.")
 def main(quick: bool, parts: Sequence[str], as_json: bool) -> None:

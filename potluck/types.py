@@ -221,6 +221,7 @@ class BlockProfile(Value, frozen=True, kw_only=True):
     resident: float = 1.0  # bytes a process takes for each byte its tensors need: there are holes between them
     late_back: float = 1.0  # what is left of the backward where weight gradients wait, in parts of it,
     late_weights: float = 0.0  # and what they take then
+    late_kept: float = 1.0  # what has to be kept for them, in parts of what lies between forward and backward
 
 
 class DeviceProfile(Value, frozen=True, kw_only=True):

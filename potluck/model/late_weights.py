@@ -78,6 +78,12 @@ def pay(owed: Iterable[Owed]) -> None:
                     weight.grad += more
 
 
+def owed_bytes(owed: Iterable[Owed]) -> int:
+    """What is kept alive until it is paid."""
+    held = [t for rule, gradient, arguments in owed for t in (gradient, arguments[rule.place])]
+    return sum({t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in held}.values())
+
+
 class _Owing(torch.autograd.Function):
     """An operator whose backward gives the gradient of its input alone."""
 

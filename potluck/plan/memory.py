@@ -89,7 +89,8 @@ def peak_bytes(
             use = stage_bytes(
                 span,
                 rows=_most_rows(plan, stage, member.share),
-                in_flight=in_flight(plan, member.device) + late_weights(plan, index),
+                in_flight=in_flight(plan, member.device),
+                late=late_weights(plan, index),
                 members=len(stage.group),
                 adds=parts_of(stage.group)[member.device],
                 waiting=most_waiting(plan, facts, index),
@@ -109,6 +110,7 @@ def stage_bytes(
     adds: float | None = None,
     waiting: int = 2,
     recompute: bool = False,
+    late: int = 0,
     device: DeviceTables | None = None,
 ) -> MemoryUse:
     """Memory of a device that holds a run of blocks, for micro-batches of `rows` rows, term by term:
@@ -119,8 +121,8 @@ def stage_bytes(
     - optimizer: `optimizer_slots` tensors for each trainable weight. Whoever uses a tied weight applies the same
       update to its copy, so it has the slots too.
     - activations: what the backward pass needs, for each row of each micro-batch in flight: as measured on the device
-      if it was, else everything the blocks make; as much for one whose weight gradients wait. Recomputing, only what
-      was received is kept, and what the backward pass needs once.
+      if it was, else everything the blocks make; and what is kept of each whose weight gradients wait. Recomputing,
+      only what was received is kept, and what the backward pass needs once.
     - working: the worst moment of one block, where it was measured.
     - buffers: twice, as a round writes to a copy that is adopted at commit.
     - sending: a checkpoint on its way to the coordinator is a copy of the state, of which the link takes so much at
@@ -133,12 +135,14 @@ def stage_bytes(
     start, stop = span.blocks
     if device is None:
         kept, working = span.stash * rows, 0
+        owed = kept
     else:
         kept = int(device.kept(rows)[stop] - device.kept(rows)[start])
         working = device.working_bytes(span.blocks, rows)
+        owed = int(device.late_kept(rows)[stop] - device.late_kept(rows)[start])
     crossing = rows * span.crossing
     gradients = span.trainable + summed_bytes(span.trainable, span.tied, members, adds)
-    activations = crossing * in_flight + kept if recompute else kept * in_flight
+    activations = late * owed + (crossing * in_flight + kept if recompute else kept * in_flight)
     resident = 1.0 if device is None else device.resident(span.blocks)
     copied = min(span.weights + span.optimizer_slots * span.trainable, DEFAULT_WINDOW_BYTES)
     needed = MemoryUse(

@@ -34,6 +34,7 @@ class DeviceTables:
         self._late = {
             "late_back": np.array([block.late_back for block in profile.blocks]),
             "late_weights": np.array([block.late_weights for block in profile.blocks]),
+            "late_kept": np.array([block.late_kept for block in profile.blocks]),
         }
         self._cached: dict[tuple[str, int], Array] = {}
 
@@ -52,6 +53,13 @@ class DeviceTables:
     def late_weights(self, rows: int) -> Array:
         """And seconds of the weight gradients then."""
         return self._late_sums("late_weights", rows)
+
+    def late_kept(self, rows: int) -> Array:
+        """Bytes that blocks [0, i) keep for weight gradients that wait, for each i."""
+        found = self._cached.get(("late_kept", rows))
+        if found is None:
+            found = self._cached["late_kept", rows] = _prefix(np.diff(self.kept(rows)) * self._late["late_kept"])
+        return found
 
     def can_put_off(self, blocks: tuple[int, int]) -> bool:
         """Whether some of these blocks have weight gradients that can wait."""

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from potluck.types import BlockProfile, DeviceProfile
 
-_Parts = tuple[float, float]
+_Parts = tuple[float, float, float]  # back, weights, kept
 
 
 def share_late_parts(devices: Sequence[DeviceProfile], able: Sequence[bool]) -> tuple[DeviceProfile, ...]:
@@ -27,10 +27,12 @@ def _median(blocks: Iterable[BlockProfile]) -> _Parts | None:
     tried = [b for b in blocks if b.late_weights]
     if not tried:
         return None
-    return statistics.median(b.late_back for b in tried), statistics.median(b.late_weights for b in tried)
+    figures = ([b.late_back for b in tried], [b.late_weights for b in tried], [b.late_kept for b in tried])
+    back, weights, kept = map(statistics.median, figures)
+    return back, weights, kept
 
 
 def _filled(block: BlockProfile, parts: _Parts | None) -> BlockProfile:
     if parts is None or block.late_weights:
         return block
-    return replace(block, late_back=parts[0], late_weights=parts[1])
+    return replace(block, late_back=parts[0], late_weights=parts[1], late_kept=parts[2])

@@ -26,6 +26,7 @@ class LateParts(NamedTuple):
 
     back: float
     weights: float
+    owed_bytes: int  # kept until weight gradients are worked out
 
 
 @dataclass(frozen=True)
@@ -139,6 +140,7 @@ class Bench:
             with back:
                 runner.backward(0, seeds)
                 self._rig.wait()
+            owed = runner.owed_bytes(0)
             with weights:
                 runner.weights(0)
                 self._rig.wait()
@@ -149,7 +151,7 @@ class Bench:
         whole_s, back_s, weights_s = (
             watch.cpu_s if self._rig.device.type == "cpu" else watch.wall_s for watch in (whole, back, weights)
         )
-        return LateParts(back_s / max(whole_s, 1e-9), weights_s / max(whole_s, 1e-9))
+        return LateParts(back_s / max(whole_s, 1e-9), weights_s / max(whole_s, 1e-9), owed)
 
     def chunk_size(self, step_s: float) -> int:
         """How many steps of this length make a chunk."""

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from msgspec.structs import replace
 
 from potluck.errors import DeviceError
-from potluck.profile.cells import Cell, cell_order, fill, middle_mean
+from potluck.profile.cells import Cell, cell_order, fill, middle_mean, only
 from potluck.profile.signature import signature
 from potluck.runtime.bench import Bench, LateParts, Rig
 from potluck.types import BlockProfile, Timing
@@ -61,10 +61,15 @@ def measure_blocks(
     late = {block: found.late[twin] for block, twin in enumerate(twins) if twin in found.late}
     filled = fill(cells, updates, rows, sizes)
     profiles = tuple(
-        replace(profile, late_back=late[block].back, late_weights=late[block].weights) if block in late else profile
-        for block, profile in enumerate(filled)
+        _late(profile, late[block], rows[0]) if block in late else profile for block, profile in enumerate(filled)
     )
     return profiles, sum(_typical(found.calls)) if found.calls else 0.0
+
+
+def _late(profile: BlockProfile, parts: LateParts, rows: int) -> BlockProfile:
+    kept = only(profile, rows).kept_bytes
+    late_kept = parts.owed_bytes / kept if kept else 1.0
+    return replace(profile, late_back=parts.back, late_weights=parts.weights, late_kept=late_kept)
 
 
 def retime(rig: Rig, block: int, rows: int, budget_s: float) -> Timing:

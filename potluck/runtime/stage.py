@@ -11,7 +11,7 @@ import torch
 
 from potluck.model.carve import Carver
 from potluck.model.interpret import Code, Context, Registers
-from potluck.model.late_weights import Owed, pay
+from potluck.model.late_weights import Owed, owed_bytes, pay
 from potluck.model.optim import StageOptimizer
 from potluck.model.probe import constant_tensor
 from potluck.model.program import Program, ProgramPair
@@ -223,6 +223,10 @@ class StageRunner:
                 torch.autograd.backward(roots, seeds)
         self._owed[micro_batch] = stash.owed
         return stash.arriving
+
+    def owed_bytes(self, micro_batch: int) -> int:
+        """Bytes that are kept for the weight gradients of a micro-batch."""
+        return owed_bytes(self._owed[micro_batch])
 
     def weights(self, micro_batch: int) -> None:
         """Adds the weight gradients that the backward of a micro-batch has left owed."""

@@ -34,4 +34,5 @@ def test_a_block_with_weights_that_nobody_has_tried_is_like_the_others() -> None
     fleet = [device("a", (0.4, 0.7), (1.0, 0.0)), device("b", (0.6, 0.5), (1.0, 0.0))]
     found = share_late_parts(fleet, [True, True])
     assert [d.blocks[1].late_back for d in found] == [0.5, 0.5]
+    assert [d.blocks[1].late_kept for d in found] == [1.0, 1.0]
     assert share_late_parts([device("a", (1.0, 0.0))], [True])[0].blocks[0].late_weights == 0.0

@@ -115,6 +115,7 @@ def test_blocks_with_weights_of_their_own_say_what_putting_their_gradients_off_s
     assert able
     assert len(able) < len(blocks)
     assert all(0 < b.late_back < 3 and b.late_weights < 3 for b in able)
+    assert all(0 < b.late_kept < 4 for b in able)
     assert all(b.late_back == 1.0 for b in blocks if not b.late_weights)
 
 
