@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 from pathlib import Path
 
 import pytest
@@ -26,7 +27,11 @@ def test_what_a_device_says_is_known_and_kept_in_no_file_with_a_name(
 
 
 def test_a_device_knows_its_word_from_its_environment_only() -> None:
-    with LocalAgents([DeviceSpec(name="a"), DeviceSpec(name="b")], NOBODY) as agents:
+    # A coordinator that never answers: a device that has ended has no environment any more.
+    with (
+        socket.create_server(("127.0.0.1", 0)) as silent,
+        LocalAgents([DeviceSpec(name="a"), DeviceSpec(name="b")], f"127.0.0.1:{silent.getsockname()[1]}") as agents,
+    ):
         assert agents.proofs["a"] != agents.proofs["b"]
         folder = Path(f"/proc/{agents.processes['b'].pid}")
         if not folder.is_dir():
