@@ -23,7 +23,9 @@ class _Rule(NamedTuple):
     """How the gradient of what an operator gave becomes those of its input and of its weights."""
 
     place: int  # of the input among the arguments
-    weights: tuple[int, ...]
+    weight: int
+    bias: int
+    features: int  # the axis of the weight that has what comes out
     back: Callable[[torch.Tensor, Arguments], torch.Tensor]
     late: Callable[[torch.Tensor, Arguments], Gradients]
 
@@ -58,9 +60,11 @@ def owing(op: str, function: Callable[..., Any]) -> Callable[..., Any]:
     rule = RULES[op]
 
     def run(owed: list[Owed], *arguments: Any) -> Any:
-        x, weights = arguments[rule.place], [arguments[i] for i in rule.weights if i < len(arguments)]
-        plain = all(w is None or (w.requires_grad and w.is_contiguous()) for w in weights)
-        if not plain or not x.requires_grad or (weights[0].dim() > 2 and x.dim() != weights[0].dim()):
+        x, weight = arguments[rule.place], arguments[rule.weight]
+        bias = arguments[rule.bias] if rule.bias < len(arguments) else None
+        odd_bias = bias is not None and bias.shape != (weight.shape[rule.features],)  # one that is spread over outputs
+        one_sample = weight.dim() > 2 and x.dim() != weight.dim()
+        if odd_bias or one_sample or not x.requires_grad or not weight.is_contiguous():
             return function(*arguments)
         return _Owing.apply(x, arguments, function, rule, owed)  # type: ignore[no-untyped-call]
 
@@ -160,9 +164,9 @@ def _rows(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.reshape(-1, tensor.shape[-1])
 
 
-_CONVOLUTION = _Rule(0, (1, 2), _convolution_back, _convolution_late)
+_CONVOLUTION = _Rule(0, 1, 2, 0, _convolution_back, _convolution_late)
 RULES: Mapping[str, _Rule] = {
     **{f"aten.conv{n}d.default": _CONVOLUTION for n in (1, 2, 3)},
-    "aten.linear.default": _Rule(0, (1, 2), _linear_back, _linear_late),
-    "aten.addmm.default": _Rule(1, (2, 0), _addmm_back, _addmm_late),
+    "aten.linear.default": _Rule(0, 1, 2, 0, _linear_back, _linear_late),
+    "aten.addmm.default": _Rule(1, 2, 0, 1, _addmm_back, _addmm_late),
 }

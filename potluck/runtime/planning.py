@@ -60,7 +60,7 @@ def _best(live: LiveFleet, prepared: PreparedJob, profile: Profile, options: Opt
     if not options.tries:
         facts = shareable(prepared.facts, prepared.job.batchnorm)
         return find_plan(facts, profile, sizes, seconds=options.plan_s), None
-    tries = Tries(options.tries, options.plan_s, options.timeout_s, options.progress)
+    tries = Tries(options.tries, options.plan_s, options.timeout_s, options.progress, options.should_stop)
     fastest = try_plans(live, prepared, profile, sizes, tries)[0][0]
     return fastest.found, fastest.round_s
 

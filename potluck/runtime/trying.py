@@ -46,6 +46,7 @@ class Tries:
     plan_s: float
     timeout_s: float
     say: Callable[[str], None]
+    should_stop: Callable[[], bool] = lambda: False
 
 
 def try_plans(
@@ -63,25 +64,32 @@ def try_plans(
         if known or found.round_s >= min((a.round_s for a in attempts), default=float("inf")):
             break
         tries.say(f"trying plan {number} for {ROUNDS} rounds: {milliseconds(found.round_s)} expected")
-        round_s, spent_s = a_few_rounds(live, prepared, found.plan, ROUNDS, tries.timeout_s)
+        round_s, spent_s = a_few_rounds(live, prepared, found.plan, ROUNDS, tries.timeout_s, tries.should_stop)
         tries.say(f"plan {number} takes {milliseconds(round_s)} a round")
         attempts.append(Attempt(found, round_s))
+        if tries.should_stop():
+            break
         profile = refined(profile, found.plan, prepared.facts, spent_s)
     return sorted(attempts, key=lambda a: a.round_s), profile
 
 
 def a_few_rounds(
-    live: LiveFleet, prepared: PreparedJob, plan: Plan, count: int, timeout_s: float
-) -> tuple[float, Spent]:
-    """Median seconds of a round, the first ones left out, and where each device's time went."""
+    live: LiveFleet, prepared: PreparedJob, plan: Plan, count: int, timeout_s: float,
+    should_stop: Callable[[], bool] = lambda: False,
+) -> tuple[float, Spent]:  # fmt: skip
+    """Median seconds of a round, the first ones left out, and where each device's time went.
+
+    Who wants to stop gets what the rounds so far took, at least one.
+    """
     job = replace(
         prepared.job, rounds=count, epochs=None, eval_data=None, metrics={}, reduce=None, best=None, patience=None,
         eval_every=None, checkpoint_every=None, callbacks=(),
     )  # fmt: skip
     with tempfile.TemporaryDirectory() as folder:
-        options = Options(run_dir=Path(folder) / "run", timeout_s=timeout_s)
+        options = Options(run_dir=Path(folder) / "run", timeout_s=timeout_s, should_stop=should_stop)
         result = run_on(live, replace(prepared, job=job), plan, options)
-        found = rounds(read(result.run_dir / RECORDS))[_WARM_UP if count > _WARM_UP + 1 else 1 :]
+        every = rounds(read(result.run_dir / RECORDS))
+    found = every[min(_WARM_UP if count > _WARM_UP + 1 else 1, len(every) - 1) :]
     return statistics.median(r.seconds for r in found), _spent(found)
 
 

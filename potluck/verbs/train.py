@@ -14,6 +14,7 @@ import click
 
 from potluck.config import TrainSettings
 from potluck.display.view import evaluation_text
+from potluck.errors import InputError
 from potluck.job import load_job
 from potluck.metrics.records import RECORDS, EvaluationRecord, RunEnded, read
 from potluck.plan.validate import read_plan
@@ -31,6 +32,8 @@ def train(job_file: str, settings: TrainSettings, *, resume: bool) -> int:
     with failures_as_json(settings.json):
         fleet = local_fleet(settings)
         listen = listen_address(settings)
+        if settings.tries and settings.plan is not None:
+            raise InputError("--tries looks for a plan, and --plan gives one; leave one of them out")
         plan = read_plan(settings.plan) if settings.plan is not None else None
         run_dir = newest_run() if resume and settings.run_dir is None else settings.run_dir
         check_run_dir(run_dir or RUNS / "new", resume=resume)

@@ -97,6 +97,15 @@ def test_plans_are_tried_and_what_they_learn_is_thrown_away(live: LiveFleet, tmp
     assert_same(final_state(tmp_path / "after"), final_state(tmp_path / "alone"))
 
 
+def test_who_wants_to_stop_while_plans_are_tried_waits_for_one_round(live: LiveFleet) -> None:
+    prepared = prepare_job(job_of("mlp", 3))
+    profile = profile_fleet(live, prepared, ProfileSettings(seconds=1.0, network_seconds=0.3))
+    tries = Tries(3, 0.5, PATIENT, lambda text: None, should_stop=lambda: True)
+    attempts, same = try_plans(live, prepared, profile, micro_batch_choices(prepared), tries)
+    assert len(attempts) == 1
+    assert same is profile
+
+
 def test_one_device_commits_by_itself_with_the_bits_of_three(live: LiveFleet, tmp_path: Path) -> None:
     prepared = prepare_job(job_of("dropout_net", 4, clip_norm=0.1))
     run_on(live, prepared, cut(prepared.facts, 3), Options(run_dir=tmp_path / "three", timeout_s=PATIENT))

@@ -58,6 +58,20 @@ class Twice(nn.Module):
         return out
 
 
+class Spread(nn.Module):
+    """A product whose bias is one number, or one row, for all outputs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.into = nn.Linear(3, 4)
+        self.weight, self.bias = nn.Parameter(torch.randn(4, 4)), nn.Parameter(torch.randn(1))
+        self.last, self.row = nn.Parameter(torch.randn(4, 2)), nn.Parameter(torch.randn(1, 2))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        hidden = torch.addmm(self.bias, torch.tanh(self.into(x.mean((2, 3)))), self.weight)
+        return torch.addmm(self.row, hidden, self.last)
+
+
 def runners(model: nn.Module) -> tuple[StageRunner, StageRunner, dict[int, torch.Tensor]]:
     """The same whole model twice, the second with late weights, and what feeds it."""
     torch.manual_seed(0)
@@ -82,7 +96,7 @@ def step(runner: StageRunner, feeds: dict[int, torch.Tensor], j: int) -> None:
     runner.backward(j, {})
 
 
-@pytest.mark.parametrize(("model", "late"), [(Convolutions, 4), (Products, 3), (Twice, 0)])
+@pytest.mark.parametrize(("model", "late"), [(Convolutions, 4), (Products, 3), (Twice, 0), (Spread, 0)])
 def test_gradients_are_the_same_to_the_bit(model: type[nn.Module], late: int) -> None:
     whole, split, feeds = runners(model())
     for j in range(3):
