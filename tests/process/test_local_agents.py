@@ -11,6 +11,7 @@ import pytest
 from potluck.runtime.local import LocalAgents
 from potluck.types import DeviceSpec
 from potluck.wire.messages import PROOF_VARIABLE
+from tests.process.link_calls import wait_for
 
 NOBODY = "127.0.0.1"  # no port: refused at once
 
@@ -36,6 +37,8 @@ def test_a_device_knows_its_word_from_its_environment_only() -> None:
         folder = Path(f"/proc/{agents.processes['b'].pid}")
         if not folder.is_dir():
             pytest.skip("no /proc here")
+        # Popen returns as soon as exec has closed its pipe; the kernel shows the new environment a little later.
+        wait_for(lambda: (folder / "environ").read_bytes() != b"")
         assert f"{PROOF_VARIABLE}={agents.proofs['b']}".encode() in (folder / "environ").read_bytes().split(b"\0")
         assert agents.proofs["b"].encode() not in (folder / "cmdline").read_bytes()
     assert PROOF_VARIABLE not in os.environ
