@@ -3,6 +3,7 @@
 from benchmarks.testbed.agents import coordinator_address, join_all, start_potluck
 from benchmarks.testbed.bed import Testbed, check_machine
 from benchmarks.testbed.errors import TestbedError, TestbedMissing
+from benchmarks.testbed.signals import ended_by_signals
 
 __all__ = [
     "Testbed",
@@ -10,6 +11,7 @@ __all__ = [
     "TestbedMissing",
     "check_machine",
     "coordinator_address",
+    "ended_by_signals",
     "join_all",
     "start_potluck",
 ]

@@ -20,6 +20,7 @@ import click
 from benchmarks.testbed import leftovers
 from benchmarks.testbed.agents import join_all, start_potluck
 from benchmarks.testbed.bed import Testbed, check_machine
+from benchmarks.testbed.signals import ended_by_signals
 from potluck.errors import InputError, PotluckError
 from potluck.types import COORDINATOR
 from potluck.units import size_text
@@ -35,7 +36,7 @@ _GRACE_S = 30.0  # for the coordinator to notice what happened to a device, and 
 @click.option("--logs", type=Path, metavar="DIR", help="Where agents write what they say.  [default: a new folder]")
 def main(fleet: Path | None, verb: tuple[str, ...], clean: bool, logs: Path | None) -> None:
     """Run potluck's VERB as the coordinator of all devices of FLEET, each in its own namespace and cgroups."""
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    ended_by_signals()
     try:
         if clean:
             removed = leftovers.remove_all(check_machine())

@@ -23,11 +23,12 @@ from typing import Any
 import click
 import torch
 
-from benchmarks.testbed import TestbedMissing, check_machine
+from benchmarks.testbed import TestbedMissing, check_machine, ended_by_signals
 from benchmarks.testbed.agents import environment
 from benchmarks.throughput.cells import FULL, QUICK, Bench, Cell
+from benchmarks.throughput.kept import Kept, Measured, summary
 from benchmarks.throughput.measure import run, say
-from benchmarks.throughput.report import chart, figures, table
+from benchmarks.throughput.report import table
 
 
 def machine() -> dict[str, Any]:
@@ -59,28 +60,32 @@ def chosen(bench: Bench, only: tuple[str, ...], repeats: int | None) -> Bench:
 @click.option("--only", multiple=True, help="Only these cells: FLEET or FLEET:MODEL; may be repeated.")
 @click.option("--repeats", type=click.IntRange(1), help="Measure everything so often.")
 @click.option("--results", type=click.Path(path_type=Path, file_okay=False), help="Folder for figures and chart.")
+@click.option("--add", is_flag=True, help="Add to what the folder has already, instead of replacing it.")
 @click.option("--json", "as_json", is_flag=True, help="End with one JSON object.")
-def main(quick: bool, only: tuple[str, ...], repeats: int | None, results: Path | None, as_json: bool) -> None:
-    """Measures throughput."""
-    began = time.monotonic()
+def main(
+    quick: bool, only: tuple[str, ...], repeats: int | None, results: Path | None, add: bool, as_json: bool
+) -> None:
+    """Measures throughput. Example: python -m benchmarks.throughput --only lab-1000:resnet50 --repeats 1"""
+    if add and results is None:
+        raise click.UsageError("--add needs --results: the folder that has what was measured before")
+    ended_by_signals()
     try:
         check_machine()
     except TestbedMissing as error:
         raise click.ClickException(str(error)) from None
+    keep = None if results is None else Kept(results, "throughput-quick" if quick else "throughput")
+    known = keep.read() if keep is not None and add else Measured()
+    bench, began = chosen(QUICK if quick else FULL, only, repeats), time.monotonic() - known.seconds
+    found = replace(known, machine=machine(), **transport_cost())
     with tempfile.TemporaryDirectory() as logs:
-        found = run(chosen(QUICK if quick else FULL, only, repeats), Path(logs))
-    everything = {
-        "quick": quick, **figures(found), **transport_cost(), "machine": machine(), "seconds": time.monotonic() - began
-    }  # fmt: skip
-    print(table(found))
-    if results is not None:
-        results.mkdir(parents=True, exist_ok=True)
-        name = "throughput-quick" if quick else "throughput"
-        (results / f"{name}.json").write_text(json.dumps(everything, indent=1) + "\n")
-        (results / f"{name}.svg").write_text(chart(found))
-        say(f"kept in {results}")
+        for cells in run(bench, Path(logs), known.cells):
+            found = replace(found, cells=cells, seconds=time.monotonic() - began)
+            if keep is not None:
+                keep.write(found)
+                say(f"kept in {results}")
+    print(table(found.cells))
     if as_json:
-        print(json.dumps(everything))
+        print(json.dumps({"quick": quick, **summary(found)}))
 
 
 if __name__ == "__main__":

@@ -91,13 +91,18 @@ def say(text: str) -> None:
     print(f"{time.strftime('%H:%M:%S')} {text}", file=sys.stderr, flush=True)
 
 
-def run(bench: Bench, logs: Path) -> list[Result]:
-    """Every cell, as often as the benchmark says; systems take turns."""
-    results = {cell: Result(cell) for cell in bench.cells}
+def run(bench: Bench, logs: Path, before: Sequence[Result] = ()) -> Iterator[list[Result]]:
+    """Every cell, as often as the benchmark says, beside what was measured before; systems take turns.
+
+    Gives what there is so far each time some cells are done.
+    """
+    results = {result.cell: result for result in before}
     for turn in range(bench.repeats):
         for cells in _alike(bench.cells):
+            for cell in cells:
+                results.setdefault(cell, Result(cell))
             _measure(bench, cells, results, logs / f"{cells[0].fleet}-{cells[0].model}-{turn}")
-    return list(results.values())
+            yield list(results.values())
 
 
 def _alike(cells: Iterable[Cell]) -> Iterator[list[Cell]]:

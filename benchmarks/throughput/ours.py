@@ -25,17 +25,18 @@ from potluck.plan.baselines import PLANNERS
 from potluck.plan.events import simulate
 from potluck.plan.groups import shareable
 from potluck.plan.memory import peak_bytes
+from potluck.plan.refine import Spent
 from potluck.plan.tables import Tables
 from potluck.runtime.live_fleet import LiveFleet
 from potluck.runtime.options import Options
 from potluck.runtime.prepare import PreparedJob, prepare_job
 from potluck.runtime.profiling import ProfileSettings, profile_fleet
-from potluck.runtime.trying import Spent, Tries, a_few_rounds, try_plans
+from potluck.runtime.trying import Tries, a_few_rounds, try_plans
 from potluck.types import Plan, Profile
 
 PROFILED_ROWS = 24  # the profile also has half, a quarter and twice as many
 FEWEST, MOST = 3, 16  # rounds of a measurement
-TRIES, TRY_PLAN_S = 3, 6.0  # plans of ours that are tried, and how long each is looked for
+TRIES, TRY_PLAN_S = 4, 5.0  # plans of ours that are tried, and how long each is looked for
 TIMEOUT_S = 300.0
 
 

@@ -17,7 +17,7 @@ from typing import Any
 
 import click
 
-from benchmarks.testbed import Testbed, TestbedMissing, check_machine
+from benchmarks.testbed import Testbed, TestbedMissing, check_machine, ended_by_signals
 from benchmarks.throughput.cells import OURS, Cell
 from benchmarks.throughput.measure import OURS_TIMEOUT_S, Yardstick, say
 from benchmarks.throughput.others import Ideal, best_micro_batch
@@ -93,6 +93,7 @@ def chart(panels: Mapping[str, Mapping[int, float]]) -> str:
 @click.option("--json", "as_json", is_flag=True, help="End with one JSON object.")
 def main(results: Path | None, as_json: bool) -> None:
     """Measures efficiency as work grows. Example: python -m benchmarks.throughput.scaling --json"""
+    ended_by_signals()
     try:
         check_machine()
     except TestbedMissing as error:

@@ -12,7 +12,7 @@ from potluck.errors import PlanError
 from potluck.plan.baselines import PLANNERS
 from potluck.plan.cost import CostModel
 from potluck.plan.events import simulate
-from potluck.plan.memory import peak_bytes
+from potluck.plan.memory import fits
 from potluck.plan.tables import Tables
 from potluck.types import ModelFacts, Plan, Profile, Stage
 
@@ -46,14 +46,8 @@ class Others:
                 plan = PLANNERS[name](cost.facts, cost.profile, cost.rows, cost.micro_batches)
             except PlanError:
                 continue
-            if _fits(plan, cost.facts, cost.tables):
+            if fits(plan, cost.facts, cost.tables):
                 yield float(cost.seconds([cost.of_plan(plan)])[0]), plan
-
-
-def _fits(plan: Plan, facts: ModelFacts, tables: Tables) -> bool:
-    uses = peak_bytes(plan, facts, tables=tables)
-    limits = {name: tables.devices[name].memory_bytes for name in uses}
-    return all(not limits[name] or use.total <= limits[name] for name, use in uses.items())
 
 
 @dataclass(frozen=True)
@@ -104,7 +98,7 @@ class Jury:
             for index in reversed(range(1, len(best.plan.stages))):
                 for count in _LATE if self._can_put_off(best.plan.stages[index]) else ():
                     late = putting_off(best.plan, index, min(count, best.plan.micro_batches))
-                    if time.monotonic() > self._deadline or not _fits(late, self._facts, self._tables):
+                    if time.monotonic() > self._deadline or not fits(late, self._facts, self._tables):
                         continue
                     self.hear([(best.cost_s, late)])
                     if self._judged[late].sample_s < best.sample_s * _FASTER:

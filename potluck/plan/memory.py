@@ -101,6 +101,13 @@ def peak_bytes(
     return uses
 
 
+def fits(plan: Plan, facts: ModelFacts, tables: Tables) -> bool:
+    """Whether no device of the plan needs more than it has."""
+    uses = peak_bytes(plan, facts, tables=tables)
+    limits = {name: tables.devices[name].memory_bytes for name in uses}
+    return all(not limits[name] or use.total <= limits[name] for name, use in uses.items())
+
+
 def stage_bytes(
     span: SpanBytes,
     *,

@@ -1,4 +1,4 @@
-"""A profile corrected by what training took: blocks were measured one by one, a round has everybody at work."""
+"""What training took, put to use: blocks were measured one by one, a round has everybody at work."""
 
 from __future__ import annotations
 
@@ -7,19 +7,24 @@ from collections.abc import Mapping
 from msgspec.structs import replace
 
 from potluck.plan.events import COMPUTES, simulate
+from potluck.plan.groups import proportional_shares
+from potluck.plan.memory import fits
+from potluck.plan.tables import Tables
 from potluck.profile.cells import scaled
-from potluck.types import DeviceProfile, ModelFacts, Plan, Profile
+from potluck.types import DeviceProfile, ModelFacts, Plan, Profile, Stage
+
+Spent = Mapping[str, Mapping[str, float]]  # device → kind of action → seconds of a round
 
 _LEAST, _MOST = 0.25, 4.0  # one round that somebody else disturbed must not make a device useless
 _ALIKE = 0.02  # a smaller difference is noise
 
 
-def refined(profile: Profile, plan: Plan, facts: ModelFacts, spent_s: Mapping[str, Mapping[str, float]]) -> Profile:
+def refined(profile: Profile, plan: Plan, facts: ModelFacts, spent_s: Spent) -> Profile:
     """The profile with every device of the plan as fast as it was: `spent_s` has its seconds of a round by action."""
     predicted_s = simulate(plan, facts, profile).busy_s
     factors = {}
     for device, took in spent_s.items():
-        measured_s = sum(took.get(kind, 0.0) for kind in COMPUTES)
+        measured_s = _busy_s(took)
         if predicted_s.get(device, 0.0) > 0 and measured_s > 0:
             factors[device] = min(_MOST, max(_LEAST, measured_s / predicted_s[device]))
     return replace(profile, devices=tuple(_at_pace(d, factors.get(d.device.name, 1.0)) for d in profile.devices))
@@ -31,3 +36,24 @@ def _at_pace(device: DeviceProfile, factor: float) -> DeviceProfile:
     return replace(
         device, blocks=tuple(scaled(block, factor) for block in device.blocks), call_s=device.call_s * factor
     )
+
+
+def levelled(plan: Plan, facts: ModelFacts, tables: Tables, spent_s: Spent) -> Plan:
+    """The plan with shares of samples as fast as each member was; the same plan where that would not fit in memory."""
+    stages = tuple(_level(stage, plan.micro_batch_size, spent_s) for stage in plan.stages)
+    changed = replace(plan, stages=stages)
+    return changed if fits(changed, facts, tables) else plan
+
+
+def _level(stage: Stage, rows: int, spent_s: Spent) -> Stage:
+    took = [_busy_s(spent_s.get(member.device, {})) for member in stage.group]
+    if len(stage.group) == 1 or stage.sharing != "samples" or not all(took):
+        return stage
+    paces = [member.share / seconds for member, seconds in zip(stage.group, took, strict=True)]
+    shares = proportional_shares(paces, rows, 2)
+    group = tuple(replace(member, share=share) for member, share in zip(stage.group, shares, strict=True))
+    return replace(stage, group=group)
+
+
+def _busy_s(took: Mapping[str, float]) -> float:
+    return sum(took.get(kind, 0.0) for kind in COMPUTES)

@@ -1,22 +1,25 @@
 """Plans that are tried before one is chosen: a few rounds of each, whose weights nobody keeps.
 
 A prediction rests on blocks that were measured one by one. What a round really takes, with everybody at work, corrects
-the profile for the next plan.
+the profile for the next plan. When that finds nothing better any more, and for the last try, the fastest plan is tried
+with shares as fast as its devices were.
 """
 
 from __future__ import annotations
 
 import statistics
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from potluck.metrics.folds import rounds
 from potluck.metrics.records import RECORDS, read
+from potluck.plan.events import simulate
 from potluck.plan.groups import shareable
-from potluck.plan.refine import refined
+from potluck.plan.refine import Spent, levelled, refined
 from potluck.plan.search import Found, find_plan
+from potluck.plan.tables import Tables
 from potluck.runtime.live_fleet import LiveFleet
 from potluck.runtime.options import Options
 from potluck.runtime.prepare import PreparedJob
@@ -27,8 +30,6 @@ from potluck.units import milliseconds
 ROUNDS = 4
 _WARM_UP = 2  # of these; one, where there are only three
 
-Spent = Mapping[str, Mapping[str, float]]  # device → kind of action → seconds of a round
-
 
 @dataclass(frozen=True)
 class Attempt:
@@ -36,6 +37,7 @@ class Attempt:
 
     found: Found
     round_s: float
+    spent_s: Spent
 
 
 @dataclass(frozen=True)
@@ -54,23 +56,51 @@ def try_plans(
 ) -> tuple[list[Attempt], Profile]:
     """The plans that were tried, the fastest first, and the profile as corrected by them.
 
-    It ends when the best plan is one that was tried already, or is not expected to be faster than the fastest of them.
+    It ends when there is nothing new to try that might be faster.
     """
-    facts = shareable(prepared.facts, prepared.job.batchnorm)
+    proposals = _Proposals(prepared, sizes, tries)
     attempts: list[Attempt] = []
     for number in range(1, tries.most + 1):
-        found = find_plan(facts, profile, sizes, seconds=tries.plan_s)
-        known = any(found.plan == a.found.plan for a in attempts)
-        if known or found.round_s >= min((a.round_s for a in attempts), default=float("inf")):
+        found = proposals.best(profile, attempts, last=number == tries.most)
+        if found is None:
             break
         tries.say(f"trying plan {number} for {ROUNDS} rounds: {milliseconds(found.round_s)} expected")
         round_s, spent_s = a_few_rounds(live, prepared, found.plan, ROUNDS, tries.timeout_s, tries.should_stop)
         tries.say(f"plan {number} takes {milliseconds(round_s)} a round")
-        attempts.append(Attempt(found, round_s))
+        attempts.append(Attempt(found, round_s, spent_s))
         if tries.should_stop():
             break
         profile = refined(profile, found.plan, prepared.facts, spent_s)
     return sorted(attempts, key=lambda a: a.round_s), profile
+
+
+class _Proposals:
+    """What to try next."""
+
+    def __init__(self, prepared: PreparedJob, sizes: Sequence[tuple[int, int]], tries: Tries) -> None:
+        self._facts = shareable(prepared.facts, prepared.job.batchnorm)
+        self._sizes, self._tries = sizes, tries
+
+    def best(self, profile: Profile, attempts: Sequence[Attempt], last: bool) -> Found | None:
+        """The planner's best plan, unless it is known or expected to be slower than what was tried; or None."""
+        if not attempts:
+            return find_plan(self._facts, profile, self._sizes, seconds=self._tries.plan_s)
+        fastest = min(attempts, key=lambda a: a.round_s)
+        level = self._levelled(profile, fastest)
+        if last and self._is_new(level, attempts):
+            return level
+        found = find_plan(self._facts, profile, self._sizes, seconds=self._tries.plan_s)
+        if self._is_new(found, attempts) and found.round_s < fastest.round_s:
+            return found
+        return level if self._is_new(level, attempts) else None
+
+    def _levelled(self, profile: Profile, attempt: Attempt) -> Found:
+        plan = levelled(attempt.found.plan, self._facts, Tables(profile), attempt.spent_s)
+        return replace(attempt.found, plan=plan, round_s=simulate(plan, self._facts, profile).round_s)
+
+    @staticmethod
+    def _is_new(found: Found, attempts: Sequence[Attempt]) -> bool:
+        return all(found.plan != a.found.plan for a in attempts)
 
 
 def a_few_rounds(
