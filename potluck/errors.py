@@ -27,6 +27,14 @@ class DeviceError(PotluckError):
     exit_code = 3
 
 
+class DeviceLost(DeviceError):
+    """A device vanished while it was needed."""
+
+    def __init__(self, device: str, why: str, advice: str) -> None:
+        super().__init__(f"{why}; {advice}")
+        self.device, self.why = device, why
+
+
 class LinkError(DeviceError):
     """A message could not be sent or did not arrive."""
 

@@ -159,6 +159,24 @@ class Plan(Value, frozen=True, kw_only=True):
         return len(self.stages) - stage if given is None else given
 
 
+class Held(Value, frozen=True, kw_only=True):
+    """A state that somebody holds: of a stage of a term's plan, after so many committed rounds."""
+
+    term: int
+    stage: int  # -1: the whole model, which only the coordinator holds
+    round: int
+    live: bool = False  # what training changes, rather than a copy that stays as it is
+
+
+class Move(Value, frozen=True, kw_only=True):
+    """Some tensors of a state go from one device to another; or, where both are the same, stay where they are."""
+
+    source: str
+    target: str
+    held: Held
+    names: tuple[str, ...]  # parameters, with what the optimizer keeps of them, and buffers
+
+
 class Block(Value, frozen=True, kw_only=True):
     """The smallest piece of a program that can be cut off. Sizes of what it *owns* (a tied weight has one owner)."""
 

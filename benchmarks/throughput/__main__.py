@@ -34,15 +34,15 @@ from benchmarks.throughput.report import table
 def machine() -> dict[str, Any]:
     """Where this was measured."""
     return {"cores": os.cpu_count(), "system": platform.platform(), "python": platform.python_version(),
-            "torch": torch.__version__, "date": time.strftime("%Y-%m-%d")}  # fmt: skip
+            "torch": str(torch.__version__), "date": time.strftime("%Y-%m-%d")}  # fmt: skip
 
 
-def transport_cost() -> dict[str, float]:
+def transport_cost() -> tuple[float, float]:
     """CPU seconds for each GB moved, by our link and by Gloo."""
     command = [sys.executable, "-W", "ignore", "-m", "benchmarks.peers.gloo_cost", "--json"]
     done = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=300, check=True)
     found = json.loads(done.stdout.splitlines()[-1])
-    return {name: float(found[name]) for name in ("cpu_s_per_gb", "gloo_cpu_s_per_gb")}
+    return float(found["cpu_s_per_gb"]), float(found["gloo_cpu_s_per_gb"])
 
 
 def chosen(bench: Bench, only: tuple[str, ...], repeats: int | None) -> Bench:
@@ -76,7 +76,8 @@ def main(
     keep = None if results is None else Kept(results, "throughput-quick" if quick else "throughput")
     known = keep.read() if keep is not None and add else Measured()
     bench, began = chosen(QUICK if quick else FULL, only, repeats), time.monotonic() - known.seconds
-    found = replace(known, machine=machine(), **transport_cost())
+    ours, gloo = transport_cost()
+    found = replace(known, machine=machine(), cpu_s_per_gb=ours, gloo_cpu_s_per_gb=gloo)
     with tempfile.TemporaryDirectory() as logs:
         for cells in run(bench, Path(logs), known.cells):
             found = replace(found, cells=cells, seconds=time.monotonic() - began)

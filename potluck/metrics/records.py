@@ -70,7 +70,7 @@ class IncidentRecord(Value, frozen=True, kw_only=True, tag="incident"):
     action: str  # one sentence
     at_s: float  # when it was noticed
     detection_s: float | None = None  # from the last sign of life to the suspicion
-    recovery_s: float | None = None  # from the suspicion to the next commit
+    recovery_s: float | None = None  # from then until everybody was ready to go on
     replayed_rounds: int = 0
     moved_bytes: int = 0
 

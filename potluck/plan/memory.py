@@ -101,9 +101,9 @@ def peak_bytes(
     return uses
 
 
-def fits(plan: Plan, facts: ModelFacts, tables: Tables) -> bool:
-    """Whether no device of the plan needs more than it has."""
-    uses = peak_bytes(plan, facts, tables=tables)
+def fits(plan: Plan, facts: ModelFacts, tables: Tables, *, snapshot: bool = False) -> bool:
+    """Whether no device of the plan needs more than it has; with copies of states, if they are wanted."""
+    uses = peak_bytes(plan, facts, snapshot=snapshot, tables=tables)
     limits = {name: tables.devices[name].memory_bytes for name in uses}
     return all(not limits[name] or use.total <= limits[name] for name, use in uses.items())
 

@@ -14,13 +14,15 @@ import torch
 from potluck import __version__
 from potluck.errors import Cancelled, DeviceError, LinkError, PotluckError
 from potluck.model.blocks import value_bytes
-from potluck.model.program import decode
+from potluck.model.program import ProgramPair, decode
 from potluck.plan.schedule import late_weights, stage_of
 from potluck.runtime.carriers import open_link
 from potluck.runtime.committers import AskCoordinator, DecideAlone
+from potluck.runtime.copier import Copier
 from potluck.runtime.devices import host_words, settle
 from potluck.runtime.exchange import Site
 from potluck.runtime.executor import Committer, Executor
+from potluck.runtime.keeper import Keeper, joined, subset
 from potluck.runtime.layout import PlanLayout
 from potluck.runtime.measuring import Surveyor
 from potluck.runtime.stage import StageRunner, StageState
@@ -28,13 +30,14 @@ from potluck.runtime.state_transfer import receive_state, send_state
 from potluck.runtime.sums import share_sums
 from potluck.runtime.throttle import Throttle
 from potluck.runtime.warm_up import warm_up
-from potluck.types import COORDINATOR, DeviceSpec
+from potluck.types import COORDINATOR, DeviceSpec, Held
 from potluck.wire.channel import Disconnected
 from potluck.wire.control import ControlClient
 from potluck.wire.link import Link
 from potluck.wire.messages import (
     PROOF_VARIABLE,
     PROTOCOL,
+    Abandon,
     Begin,
     Echo,
     Evaluate,
@@ -42,6 +45,8 @@ from potluck.wire.messages import (
     FromAgent,
     FromCoordinator,
     Hello,
+    Holding,
+    Interrupted,
     Linked,
     Measure,
     Meet,
@@ -49,6 +54,7 @@ from potluck.wire.messages import (
     Prepared,
     Probe,
     Stop,
+    Stored,
     Verdict,
     Welcome,
 )
@@ -88,6 +94,12 @@ class Agent:
         self._pump = threading.Thread(target=self._listen, name="potluck-orders", daemon=True)
         self._executor: Executor | None = None
         self._halted = False  # a round was given up: nothing more until the next plan
+        self._plan: Prepare | None = None  # the one in force
+        self._programs: tuple[str, ProgramPair] | None = (
+            None  # digest and what it is of, as the next plan's is the same
+        )
+        self._keeper = Keeper()
+        self._copier = Copier(self._keeper, lambda held: client.send(Stored(held=held)), self._timeout_s)
         self._surveyor = Surveyor(client, spec, device)
 
     def serve(self) -> int:
@@ -131,6 +143,7 @@ class Agent:
             return 3
 
     def close(self) -> None:
+        self._copier.close()
         if self._link is not None:
             self._link.close()
 
@@ -150,6 +163,10 @@ class Agent:
                 self._verdicts.put(message)
                 continue
             self._orders.put(message)
+            if isinstance(message, Abandon):  # whatever is awaited will not come
+                self._verdicts.put(None)
+                if self._link is not None:
+                    self._link.cancel(message.reason)
             if isinstance(message, Stop):
                 self._over = message
                 self._verdicts.put(None)
@@ -166,27 +183,53 @@ class Agent:
                 self._client.send(Linked(address=self._link.address))
                 self._say(f"{self._spec.name} joined {self._client.address}")
             case Prepare():
-                self._prepare(order)
-            case Begin():
+                self._unless_interrupted(order.term, lambda: self._prepare(order))
+            case Begin() | Evaluate():
                 if not self._halted:
-                    self._train(self._duty(), order)
-            case Evaluate():
-                self._duty().evaluate(order)
+                    self._unless_interrupted(self._force().term, lambda: self._work(order))
+            case Abandon():
+                self._halted = True
+                self._client.send(Holding(term=order.term, states=self._keeper.inventory()))
             case Echo() | Measure() | Meet() | Probe():
                 self._executor = None  # its stage makes room, and comes anew with the next plan
+                self._keeper.clear()
                 self._surveyor.obey(order)
+
+    def _force(self) -> Prepare:
+        if self._plan is None:
+            raise DeviceError("an order came before a plan; join again")
+        return self._plan
 
     def _duty(self) -> Executor:
         if self._executor is None:
             raise DeviceError("an order came before a plan; join again")
         return self._executor
 
+    def _unless_interrupted(self, term: int, work: Callable[[], None]) -> None:
+        """Does something that needs others; if one does not answer, says so and waits for the next plan."""
+        try:
+            work()
+        except LinkError as error:
+            if self._over is not None:
+                raise
+            self._halted = True
+            if self._executor is not None:
+                self._executor.stage.abort()
+            if not isinstance(error, Cancelled):
+                self._say(str(error))
+                self._client.send(Interrupted(term=term, text=str(error)))
+
     def _prepare(self, order: Prepare) -> None:
+        """Puts the state of a stage together. Until that is done, what was held before is still held."""
         if self._link is None:
             raise DeviceError("a plan came before the welcome; join again")
-        programs = decode(self._client.fetch(order.program, self._timeout_s))
+        if self._programs is None or self._programs[0] != order.program:
+            self._programs = order.program, decode(self._client.fetch(order.program, self._timeout_s))
+        programs = self._programs[1]
+        while not self._verdicts.empty():  # of a round that was given up
+            self._verdicts.get_nowait()
         self._link.adopt(order.term, order.peers, order.window_bytes)
-        state = receive_state(self._link, COORDINATOR, 0, self._timeout_s)
+        state = self._put_together(self._link, order)
         me = self._spec.name
         layout = PlanLayout(programs, order.plan)
         index = stage_of(order.plan, me)
@@ -203,29 +246,72 @@ class Agent:
             committer = DecideAlone(me, self._client.send, [s.name for s in trainable], order.clip_norm)
         else:
             committer = AskCoordinator(self._client.send, self._verdicts, self._timeout_s)
-        self._halted = False
         site = Site(me, index, order.plan, layout, stage, self._link, self._timeout_s)
         sums = share_sums(order.plan, users, sizes, layout.running_statistics())
         self._executor = Executor(site, sums, committer, Throttle(self._spec.speed))
+        self._keeper.train(Held(term=order.term, stage=index, round=order.round, live=True), stage.state)
+        self._halted, self._plan = False, order
         self._client.send(Prepared(term=order.term))
         first, end = order.plan.stages[index].blocks
         self._say(f"{me} holds stage {index + 1} of {len(order.plan.stages)}: blocks {first}-{end - 1}")
 
+    def _put_together(self, link: Link, order: Prepare) -> StageState:
+        """The state of this device's next stage, while others get of it what they need from here."""
+        me = self._spec.name
+        trouble: list[LinkError] = []
+
+        def give() -> None:
+            try:
+                for move in order.moves:
+                    if move.source == me and move.target != me:
+                        state = subset(self._keeper.state(move.held), move.names)
+                        send_state(link, move.target, order.round, state, self._timeout_s, move.held, fixed=True)
+            except LinkError as error:
+                trouble.append(error)
+
+        giving = threading.Thread(target=give, name="potluck-giving", daemon=True)
+        giving.start()
+        parts = [
+            subset(self._keeper.state(move.held), move.names)
+            if move.source == me
+            else receive_state(link, move.source, order.round, self._timeout_s, move.held)
+            for move in order.moves
+            if move.target == me
+        ]
+        giving.join(self._timeout_s)
+        if trouble:
+            raise trouble[0]
+        return joined(parts)
+
+    def _work(self, order: Begin | Evaluate) -> None:
+        if isinstance(order, Evaluate):
+            self._duty().evaluate(order)
+        else:
+            self._train(self._duty(), order)
+
     def _train(self, executor: Executor, order: Begin) -> None:
+        self._keeper.forget_before(order.point)
         verdict = executor.run_round(order)
         if verdict.kind == "stop":  # rounds begun ahead must not follow one that was not committed
             self._executor = None
             self._halted = True
-        if verdict.kind == "commit" and order.snapshot:
-            parameters, buffers = executor.site.layout.reported_names(self._spec.name)
-            if parameters or buffers:
-                held = executor.stage.state()
-                state = StageState(
-                    {n: held.parameters[n] for n in parameters},
-                    {n: held.buffers[n] for n in buffers},
-                    {k: t for k, t in held.optimizer.items() if k.rpartition("/")[0] in parameters},
-                )
-                send_state(executor.site.link, COORDINATOR, order.round + 1, state, self._timeout_s)
+        if verdict.kind == "commit":
+            self._keeper.committed(order.round + 1)
+            if order.copy:
+                self._copy(executor.site, order.round + 1)
+            if order.snapshot:
+                self._report_state(executor, order.round + 1)
+
+    def _copy(self, site: Site, round: int) -> None:
+        force = self._force()
+        wards = {d: Held(term=force.term, stage=stage_of(force.plan, d), round=round) for d in force.wards}
+        self._copier.copy(site.link, force.guardian, wards)
+
+    def _report_state(self, executor: Executor, round: int) -> None:
+        parameters, buffers = executor.site.layout.reported_names(self._spec.name)
+        if parameters or buffers:
+            state = subset(executor.stage.state(), (*parameters, *buffers))
+            send_state(executor.site.link, COORDINATOR, round, state, self._timeout_s)
 
 
 def _one_line(error: Exception) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import time
 from collections import deque
 from collections.abc import Callable
@@ -10,12 +9,14 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from potluck.control.commit import Judgement, judge
-from potluck.control.ledger import entry, loss_digest
-from potluck.errors import InputError, PotluckError
+from potluck.control.ledger import LedgerEntry, entry, loss_digest
+from potluck.errors import DeviceLost, InputError, LinkError, PotluckError
 from potluck.job import Job
 from potluck.metrics.records import EvaluationRecord, IncidentRecord, PlanAdopted, Record, RunEnded, RunStarted
 from potluck.optimizers import Optimizer
 from potluck.plan.schedule import ROUNDS_AHEAD
+from potluck.recover.copies import Copying, guardians, wards
+from potluck.recover.placement import Restart
 from potluck.runtime.evaluation import Evaluator, Judge, seen_before
 from potluck.runtime.feeder import FedRound, Feeder
 from potluck.runtime.layout import PlanLayout
@@ -28,7 +29,7 @@ from potluck.runtime.state_transfer import send_state
 from potluck.schedules import multiplier
 from potluck.types import COORDINATOR, Plan, RoundRecord
 from potluck.wire.link import Link
-from potluck.wire.messages import Begin, Committed, Prepare, Prepared, Ready, Verdict
+from potluck.wire.messages import Abandon, Begin, Committed, Interrupted, Prepare, Prepared, Ready, Stored, Verdict
 
 _AHEAD_ALONE = 4  # a lone device commits by itself and never waits for us,
 _SAVE_AT_LEAST_S = 120.0
@@ -65,46 +66,68 @@ class Session:
     plan_reason: str = "given"
     watchers: list[Watcher] = field(default_factory=list)
     should_stop: Callable[[], bool] = lambda: False
+    started_s: float = field(default_factory=time.monotonic)
+    copies: bool = True  # devices have room for copies of their states
+    exact: bool = True  # a round that is trained again gives the same bits
+    fresh: bool = True  # nothing of this run was trained before
 
 
 class Coordinator:
-    """Trains one job over the devices of one plan."""
+    """Trains one job over the devices of one plan, until it is done or one of them is lost."""
 
     def __init__(self, session: Session) -> None:
         self.s = session
         self.alone = len(session.plan.devices) == 1
         self.order: Any = None
-        self.started_s = time.monotonic()
-        self.last_commit_s = self.started_s
+        self.last_commit_s = time.monotonic()
+        self.begun: int | None = None  # the round that devices were last told to train
+        self.copying = Copying(session.plan, session.term, enabled=session.copies)
         self.committed = session.first_round
         trainable = [x for x in session.layout.programs.train.sources if x.kind == "parameter" and x.trainable]
         self.parameters = [x.name for x in trainable]
-        self.saver = Saver(session, self._say)
+        self.saver = Saver(session, self.say)
         self.judge = Judge(session.job, *seen_before(session.folder.path, session.first_round))
         self.stopped_early = False
+        self._abandoned = False
 
-    def prepare(self) -> None:
+    def prepare(self, restart: Restart) -> None:
         """Gives every device its stage and waits until all hold it."""
         s = self.s
         peers = {d: s.roster.links[d] for d in s.plan.devices}
+        guarded = guardians(s.plan) if s.copies else {}
         s.link.adopt(s.term, peers)
         for device in s.plan.devices:
             others = {d: a for d, a in peers.items() if d != device} | {COORDINATOR: s.link.address}
             s.roster.send(
                 device,
                 Prepare(
-                    term=s.term, plan=s.plan, program=s.digest, peers=others, optimizer=s.optimizer, seed=s.job.seed,
-                    clip_norm=s.job.clip_norm, own_commit=self.alone, window_bytes=s.layout.window_bytes(),
+                    term=s.term, round=restart.round, plan=s.plan, program=s.digest, peers=others,
+                    moves=tuple(m for m in restart.moves if device in (m.source, m.target)), optimizer=s.optimizer,
+                    seed=s.job.seed, clip_norm=s.job.clip_norm, own_commit=self.alone,
+                    window_bytes=s.layout.window_bytes(), guardian=guarded.get(device),
+                    wards=wards(s.plan, device) if s.copies else (),
                 ),
             )  # fmt: skip
-        for stage, spec in enumerate(s.plan.stages):
-            for member in spec.group:
-                send_state(s.link, member.device, 0, s.model.of_stage(s.layout, stage), s.timeout_s)
+        for move in restart.moves:
+            if move.source == COORDINATOR:
+                send_state(
+                    s.link, move.target, restart.round, s.model.some(s.layout, move.names), s.timeout_s, move.held
+                )
         waiting = set(s.plan.devices)
         while waiting:
             device, message = self._next(f"waiting for {', '.join(sorted(waiting))} to prepare")
-            if isinstance(message, Prepared):
+            if isinstance(message, Prepared) and message.term == s.term:
                 waiting.discard(device)
+
+    def abandon(self, reason: str) -> None:
+        """Ends the term: devices keep what they hold and tell it, and nothing here waits for them any more."""
+        if self._abandoned:
+            return
+        self._abandoned = True
+        here = [device for device in self.s.plan.devices if device in self.s.roster.specs]
+        self.s.roster.broadcast(Abandon(term=self.s.term, reason=reason), here)
+        self.s.link.cancel(reason)
+        self.saver.abandon()
 
     def train(self) -> str:
         """Runs every round; returns why it ended. The devices are left waiting for orders."""
@@ -119,17 +142,16 @@ class Coordinator:
         evaluator = Evaluator(s, self._next) if s.job.eval_data is not None else None
         try:
             reason = self._rounds(feeder, evaluator)
-        except PotluckError as error:
-            with contextlib.suppress(PotluckError):  # a callback that failed may fail on this record too
-                self._say_end("failed", str(error))
+            self.saver.finish()
+        except (DeviceLost, LinkError) as error:
+            self.abandon(str(error))
             raise
         finally:
             feeder.close()
             loader.close()
             if evaluator is not None:
                 evaluator.close()
-        self.saver.finish()
-        self._say_end("early" if self.stopped_early else reason, "")
+        self.say_end("early" if self.stopped_early else reason, "")
         return "stopped early" if self.stopped_early else reason
 
     def _rounds(self, feeder: Feeder, evaluator: Evaluator | None) -> str:
@@ -145,10 +167,14 @@ class Coordinator:
             if s.job.checkpoint_every is None and time.monotonic() - saved_s > _SAVE_AT_LEAST_S:
                 save = True  # an epoch may take days
             saved_s = time.monotonic() if save else saved_s
+            copy = self.copying.due(time.monotonic())
             begin = Begin(
                 round=round, sizes=fed.sizes, total_weight=fed.total_weight,
-                lr_scale=multiplier(s.job.schedule, round), snapshot=save,
+                lr_scale=multiplier(s.job.schedule, round), snapshot=save, copy=copy, point=self.copying.point or 0,
             )  # fmt: skip
+            if copy:
+                self.copying.ordered(round + 1, time.monotonic())
+            self.begun = round
             s.roster.broadcast(begin, s.plan.devices)
             begun.append((fed, begin))
             while len(begun) > (_BEGUN_ALONE if self.alone and not save else 0):
@@ -179,7 +205,8 @@ class Coordinator:
             if judgement.kind == "commit":
                 self._commit(fed, begin, ready, judgement)
                 return
-            self._incident("not_finite", begin.round, judgement)
+            action = "run once more" if judgement.kind == "retry" else "stopped"
+            self._incident("not_finite", begin.round, judgement.reason, action)
             if judgement.kind == "retry" and not self.alone:
                 self.s.roster.broadcast(Verdict(round=begin.round, kind="retry"), self.s.plan.devices)
             elif judgement.kind == "stop":
@@ -211,7 +238,7 @@ class Coordinator:
         now = time.monotonic()
         seconds, self.last_commit_s = now - self.last_commit_s, now
         losses = sorted((p for r in ready.values() for p in r.losses), key=lambda p: (p.micro_batch, p.row))
-        self.s.folder.ledger.append(
+        self._write_down(
             entry(
                 round=begin.round, epoch=fed.epoch, term=self.s.term, ids=fed.ids, loss=judgement.loss,
                 digest=loss_digest(p.loss for p in losses),
@@ -221,7 +248,7 @@ class Coordinator:
             verdict = Verdict(round=begin.round, kind="commit", lr_scale=begin.lr_scale, clip=judgement.clip)
             self.s.roster.broadcast(verdict, self.s.plan.devices)
         self.committed = begin.round + 1
-        self._say(
+        self.say(
             RoundRecord(
                 round=begin.round, epoch=fed.epoch, term=self.s.term, samples=len(fed.ids), loss=judgement.loss,
                 learning_rate=self.s.optimizer.lr * begin.lr_scale, seconds=seconds,
@@ -233,6 +260,14 @@ class Coordinator:
         for watcher in self.s.watchers:
             watcher.lanes(begin.round, busy)
 
+    def _write_down(self, written: LedgerEntry) -> None:
+        """Adds to the ledger, or checks a round that is trained again against what is written there."""
+        ledger = self.s.folder.ledger
+        if written.round < ledger.rounds:
+            ledger.check_replay(written, exact=self.s.exact)
+        else:
+            ledger.append(written)
+
     def _evaluate(self, evaluator: Evaluator, epoch: int) -> None:
         started = time.monotonic()
         loss, metrics, samples = evaluator.run()
@@ -241,37 +276,48 @@ class Coordinator:
         if better is not None:
             self.saver.mark_best(better)
         now = time.monotonic()
-        self._say(
+        self.say(
             EvaluationRecord(
                 round=self.committed, epoch=epoch, samples=samples, loss=loss, metrics=metrics,
-                best=better is not None, seconds=now - started, at_s=now - self.started_s,
+                best=better is not None, seconds=now - started, at_s=now - self.s.started_s,
             )
         )  # fmt: skip
 
     def _next(self, waiting_for: str) -> tuple[str, Any]:
-        return self.s.roster.next(time.monotonic() + self.s.timeout_s, waiting_for)
+        """What a device of the plan says next; DeviceLost or LinkError when this term cannot go on."""
+        while True:
+            try:
+                device, message = self.s.roster.next(time.monotonic() + self.s.timeout_s, waiting_for)
+            except DeviceLost as lost:
+                if lost.device in self.s.plan.devices:
+                    raise
+                self._incident("left", self.committed, lost.why, "it was not in use", lost.device)
+                continue
+            if isinstance(message, Interrupted) and message.term == self.s.term:
+                raise LinkError(f"device {device}: {message.text}")
+            if isinstance(message, Stored):
+                self.copying.stored(device, message.held, time.monotonic())
+            elif device in self.s.plan.devices:
+                return device, message
 
     def _announce(self) -> None:
         s = self.s
-        self._say(
-            RunStarted(
+        if s.fresh:
+            started = RunStarted(
                 round=s.first_round, rounds=self.order.rounds, samples=s.job.sample_count,
                 batch_size=s.plan.batch_size, micro_batch_size=s.plan.micro_batch_size, seed=s.job.seed,
                 program=s.digest, devices=s.plan.devices,
-            )
-        )  # fmt: skip
-        self._say(PlanAdopted(term=s.term, round=s.first_round, plan=s.plan, reason=s.plan_reason, at_s=0.0))
+            )  # fmt: skip
+            self.say(started)
+        at_s = 0.0 if s.fresh else time.monotonic() - s.started_s
+        self.say(PlanAdopted(term=s.term, round=s.first_round, plan=s.plan, reason=s.plan_reason, at_s=at_s))
 
-    def _incident(self, kind: Any, round: int, judgement: Judgement) -> None:
-        action = "run once more" if judgement.kind == "retry" else "stopped"
-        self._say(
-            IncidentRecord(
-                kind=kind, round=round, device=None, what=judgement.reason, action=action,
-                at_s=time.monotonic() - self.started_s,
-            )
-        )  # fmt: skip
+    def _incident(self, kind: Any, round: int, what: str, action: str, device: str | None = None) -> None:
+        at_s = time.monotonic() - self.s.started_s
+        self.say(IncidentRecord(kind=kind, round=round, device=device, what=what, action=action, at_s=at_s))
 
-    def _say(self, record: Record) -> None:
+    def say(self, record: Record) -> None:
+        """Writes a record and shows it to everybody who watches."""
         self.s.folder.records.append(record)
         for watcher in self.s.watchers:
             watcher.record(record)
@@ -282,6 +328,7 @@ class Coordinator:
                 what = " ".join(f"{type(error).__name__}: {error}".split())
                 raise InputError(f"job: callbacks[{index}] failed on a {type(record).__name__}: {what}") from error
 
-    def _say_end(self, reason: Any, message: str) -> None:
-        elapsed = time.monotonic() - self.started_s
-        self._say(RunEnded(round=self.committed, reason=reason, message=message, seconds=elapsed, at_s=elapsed))
+    def say_end(self, reason: Any, message: str) -> None:
+        """Writes how the run ended."""
+        elapsed = time.monotonic() - self.s.started_s
+        self.say(RunEnded(round=self.committed, reason=reason, message=message, seconds=elapsed, at_s=elapsed))

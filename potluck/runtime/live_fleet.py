@@ -61,7 +61,11 @@ class LiveFleet:
             options.progress,
         )
         self.roster.interrupted = lambda: False  # from here on an interrupt drains: rounds look at should_stop
-        self.fleet = Fleet(devices=tuple(self.roster.specs.values()), bandwidth_bytes_s=self._bandwidth)
+
+    @property
+    def fleet(self) -> Fleet:
+        """The devices that are here now."""
+        return Fleet(devices=tuple(self.roster.specs.values()), bandwidth_bytes_s=self._bandwidth)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

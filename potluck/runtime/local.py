@@ -64,13 +64,14 @@ class LocalAgents:
     ) -> None:
         self.close(_GRACE_S if kind is None else 0.5)
 
-    def died(self) -> str | None:
-        """What one that ended on its own last said, or None while all run."""
-        for name, process in self.processes.items():
-            code = process.poll()
-            if code is not None:
-                return f"device {name} ended with code {code}: {self.last_line(name)}"
-        return None
+    def died(self) -> dict[str, str]:
+        """Those that have ended, and what they last said."""
+        ended = {name: process.poll() for name, process in self.processes.items()}
+        return {
+            name: f"device {name} ended with code {code}: {self.last_line(name)}"
+            for name, code in ended.items()
+            if code is not None
+        }
 
     def last_line(self, name: str) -> str:
         """The last thing a device said."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,15 +23,18 @@ class ModelState:
     tensors: dict[str, torch.Tensor]
     optimizer: dict[str, torch.Tensor]
     aliases: Mapping[str, str]
+    round: int = 0  # of so many committed rounds
     file: Path | None = None  # where the values of tensors without values (on the meta device) are
 
-    def of_stage(self, layout: PlanLayout, stage: int) -> StageState:
-        """What a device of the stage holds."""
-        parameters, buffers = layout.state_names(stage)
+    def some(self, layout: PlanLayout, names: Iterable[str]) -> StageState:
+        """These parameters and buffers, and what the optimizer keeps of them."""
+        wanted = set(names)
+        every = [layout.state_names(stage) for stage in range(len(layout.plan.stages))]
+        parameters = {n for found, _ in every for n in found} & wanted
         return StageState(
-            self._values(parameters),
-            self._values(buffers),
-            {k: t for k, t in self.optimizer.items() if k.rpartition("/")[0] in set(parameters)},
+            self._values(sorted(parameters)),
+            self._values(sorted(wanted - parameters)),
+            {k: t for k, t in self.optimizer.items() if k.rpartition("/")[0] in parameters},
         )
 
     def _values(self, names: Sequence[str]) -> dict[str, torch.Tensor]:
@@ -47,8 +50,16 @@ class ModelState:
                 found |= {n: opened.get_tensor(n if n in stored else second[n]) for n in missing}
         return found
 
-    def merge(self, device: str, part: StageState, parameters: Sequence[str], buffers: Sequence[str]) -> None:
-        """Takes over what a device reported, if it is the state of these parameters and buffers; all or nothing."""
+    def take(self, round: int, reports: Iterable[StageState]) -> None:
+        """Becomes the state of so many rounds, put together from what devices reported and `check` passed."""
+        for part in reports:
+            self.tensors.update(part.parameters)
+            self.tensors.update(part.buffers)
+            self.optimizer.update(part.optimizer)
+        self.round = round
+
+    def check(self, device: str, part: StageState, parameters: Sequence[str], buffers: Sequence[str]) -> None:
+        """Raises unless what a device reported is the state of these parameters and buffers."""
         for found, expected in ((part.parameters, parameters), (part.buffers, buffers)):
             for name in sorted(set(found) ^ set(expected)):
                 raise _wrong(device, f"{'without' if name in expected else 'with'} {name!r}")
@@ -60,9 +71,6 @@ class ModelState:
                 raise _wrong(device, f"with the optimizer state {key!r}")
             if tensor.dim():  # a slot is like its parameter, or one number
                 _check_like(device, key, tensor, self.tensors[name])
-        self.tensors.update(part.parameters)
-        self.tensors.update(part.buffers)
-        self.optimizer.update(part.optimizer)
 
     def weights(self) -> dict[str, torch.Tensor]:
         """Everything the unsplit module's state_dict has, tied names included."""

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import contextlib
 import hmac
 import queue
 import time
 from collections.abc import Callable, Iterable
 
 from potluck import __version__
-from potluck.errors import DeviceError, InputError
+from potluck.errors import DeviceError, DeviceLost, InputError, PotluckError
 from potluck.types import DeviceSpec
 from potluck.wire.channel import Connected, Disconnected
 from potluck.wire.control import ControlServer
 from potluck.wire.messages import PROTOCOL, Failed, FromAgent, FromCoordinator, Hello, Linked, Stop, Welcome
 
 _POLL_S = 0.2
-_CAUSE_S = 2.0  # in which a lost device is noticed by its own connection
 
 
 class Roster:
@@ -34,7 +32,8 @@ class Roster:
         self.proofs: dict[str, str] = {}  # what the devices started here, by name, must say to be let in
         self._gathering: Callable[[str], None] | None = None  # whom to tell, while devices may still come and go
         self.interrupted: Callable[[], bool] = lambda: False
-        self.died: Callable[[], str | None] = lambda: None
+        self.died: Callable[[], dict[str, str]] = dict  # devices started here that have ended, and how
+        self._buried: set[str] = set()  # of these, whose loss was told
         self.what_now = "start again without it, or once it is back"  # said with every loss
 
     def gather(self, wanted: Iterable[str] | int, timeout_s: float, progress: Callable[[str], None]) -> None:
@@ -50,7 +49,6 @@ class Roster:
             missing = f"{count - len(self.links)} more" if names is None else ", ".join(sorted(names - set(self.links)))
             device, message = self.next(deadline, f"waiting for {missing} to join; start them, or check the network")
             if isinstance(message, Linked):
-                self.links[device] = message.address
                 progress(f"{device} joined")
         self._gathering = None
 
@@ -67,9 +65,9 @@ class Roster:
         while True:
             if self.interrupted():
                 raise KeyboardInterrupt
-            dead = self.died()
+            dead = self._dead()
             if dead is not None and self._server.events.empty():
-                raise DeviceError(f"{dead}; {self.what_now}")
+                raise self._gone(*dead)
             if time.monotonic() > deadline:
                 raise DeviceError(f"time is up while {waiting_for}")
             try:
@@ -90,26 +88,16 @@ class Roster:
                 continue
             if isinstance(message, Failed):
                 if not self._forget(event.peer_id, message.text):
-                    raise _failure(name, message)
+                    raise self._failure(name, message)
                 continue
+            if isinstance(message, Linked):
+                self.links[name] = message.address
             return name, message
 
-    def explain(self, error: BaseException) -> BaseException:
-        """The cause of a failure that looks like a link's: a device that is gone is reported by many, soon after."""
-        text = str(error)
-        if not isinstance(error, DeviceError) or "is gone" not in text:
-            return error
-        deadline = time.monotonic() + _CAUSE_S
-        while time.monotonic() < deadline:
-            dead = self.died()
-            if dead is not None and "code -" in dead:  # ended by a signal: nobody else's fault
-                return DeviceError(f"{dead}; {self.what_now}")
-            with contextlib.suppress(queue.Empty):
-                event = self._server.events.get(timeout=_POLL_S)
-                if isinstance(event, Disconnected) and event.peer_id in self._names and not event.said_goodbye:
-                    name = self._names[event.peer_id]
-                    return DeviceError(f"device {name} is gone ({event.why}); {self.what_now}")
-        return error
+    def _dead(self) -> tuple[str, str] | None:
+        """A process started here that has ended, and how; each is told once."""
+        found = self.died()
+        return next(((name, how) for name, how in found.items() if name not in self._buried), None)
 
     def _admit(self, number: int, hello: Hello) -> None:
         name = hello.device.name
@@ -137,7 +125,7 @@ class Roster:
 
     def _has_room(self, name: str) -> bool:
         """Whether there is a place left; those of the devices started here are kept for them."""
-        kept = set() if name in self.proofs else set(self.proofs) - set(self._numbers)
+        kept = set() if name in self.proofs else set(self.proofs) - set(self._numbers) - self._buried
         return len(self._numbers) + len(kept) < self._room
 
     def _forget(self, number: int, why: str) -> bool:
@@ -153,12 +141,24 @@ class Roster:
     def _lost(self, event: Disconnected) -> None:
         if self._forget(event.peer_id, event.why):
             return
-        name = self._names.pop(event.peer_id, None)
+        name = self._names.get(event.peer_id)
         if name is not None:
-            del self._numbers[name]
-            raise DeviceError(f"device {name} is gone ({event.why}); {self.what_now}")
+            # How its process ended says more, where it is known; it is about to be.
+            dead = self.died().get(name) if name in self.proofs else None
+            raise self._gone(name, dead or f"device {name} is gone ({event.why})")
 
+    def _failure(self, name: str, message: Failed) -> PotluckError:
+        if message.exit_code == InputError.exit_code:
+            return InputError(f"device {name}: {message.text}")
+        return self._gone(name, f"device {name}: {message.text}")
 
-def _failure(name: str, message: Failed) -> DeviceError | InputError:
-    kind = InputError if message.exit_code == InputError.exit_code else DeviceError
-    return kind(f"device {name}: {message.text}")
+    def _gone(self, name: str, how: str) -> DeviceLost:
+        """Forgets a device; what it says from now on is nobody's."""
+        self._buried.add(name)
+        number = self._numbers.pop(name, None)
+        if number is not None:
+            self._names.pop(number, None)
+            self._server.disconnect(number, "this run goes on without it; join again")
+        for known in (self.specs, self.hellos, self.links):
+            known.pop(name, None)
+        return DeviceLost(name, how, self.what_now)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass
 from pathlib import Path
 
 from potluck.control.audit import audit
-from potluck.errors import InputError
+from potluck.errors import DeviceLost, InputError, LinkError, PotluckError
 from potluck.metrics.folds import throughput, usual_round_s
 from potluck.metrics.records import RECORDS, EvaluationRecord, read
 from potluck.model.program import encode
@@ -17,9 +18,10 @@ from potluck.runtime.live_fleet import LiveFleet
 from potluck.runtime.model_state import ModelState
 from potluck.runtime.options import Options
 from potluck.runtime.prepare import PreparedJob
+from potluck.runtime.recovery import Recovery
 from potluck.runtime.run_folder import RunFolder, load_resume, new_run_dir
 from potluck.runtime.saving import GO_ON
-from potluck.types import Plan
+from potluck.types import Plan, Profile
 
 
 @dataclass(frozen=True)
@@ -41,27 +43,46 @@ class TrainResult:
 
 def run_on(
     live: LiveFleet, prepared: PreparedJob, plan: Plan, options: Options, *, reason: str = "given",
-    predicted_s: float | None = None,
+    predicted_s: float | None = None, profile: Profile | None = None,
 ) -> TrainResult:  # fmt: skip
-    """Trains a prepared job by a plan on devices that are already here; they stay for the next one."""
+    """Trains a prepared job by a plan on devices that are already here; they stay for the next one.
+
+    Devices that are lost on the way are done without. With a profile, the plan for the rest is the fastest that is
+    close to the one in force.
+    """
     for device in sorted(set(live.roster.specs) - set(plan.devices)):
         options.progress(f"{device} is not in the plan and stays idle")
     session = _session(live, prepared, plan, options, reason)
     try:
         live.server.offer(session.digest, encode(prepared.built.programs))
-        coordinator = Coordinator(session)
-        coordinator.prepare()
-        ended = coordinator.train()
+        coordinator, ended = _train(session, Recovery(live, prepared, profile))
         model_path = coordinator.saver.write_final()
     except BaseException as error:
-        known = live.roster.explain(error)
-        live.fail(known)
-        if known is error:
-            raise
-        raise known from error
+        live.fail(error)
+        raise
     finally:
         session.folder.close()
     return _result(session, coordinator, ended, model_path, predicted_s)
+
+
+def _train(session: Session, recovery: Recovery) -> tuple[Coordinator, str]:
+    """Term after term, until the run is over."""
+    restart = recovery.begin(session)
+    coordinator = Coordinator(session)
+    try:
+        while True:
+            try:
+                coordinator.prepare(restart)
+                recovery.done(coordinator)
+                return coordinator, coordinator.train()
+            except (DeviceLost, LinkError) as error:
+                coordinator.abandon(str(error))
+                session, restart = recovery.after(coordinator, error)
+                coordinator = Coordinator(session)
+    except PotluckError as error:
+        with contextlib.suppress(PotluckError):  # a callback that failed may fail on this record too
+            coordinator.say_end("failed", str(error))
+        raise
 
 
 def _session(live: LiveFleet, prepared: PreparedJob, plan: Plan, options: Options, reason: str) -> Session:
@@ -77,7 +98,7 @@ def _session(live: LiveFleet, prepared: PreparedJob, plan: Plan, options: Option
         manifest, weights, optimizer = load(found.path)
         model.load_weights(weights, str(found.path))
         model.optimizer = optimizer
-        first = manifest.position.round
+        first = model.round = manifest.position.round
         live.roster.what_now = GO_ON
         for problem in found.skipped:
             options.progress(f"skipped a damaged checkpoint: {problem}")

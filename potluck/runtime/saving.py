@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -27,7 +28,14 @@ class Saver:
         self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="potluck-saver")
         self._jobs: list[Future[None]] = []
         self._reporters = [d for d in session.plan.devices if any(session.layout.reported_names(d))]
-        self._started_s = time.monotonic()
+        self._lock = threading.Lock()
+        self._over = False
+
+    def abandon(self) -> None:
+        """Leaves the model as it is by now, for whoever goes on with it. Call after the link was cancelled."""
+        with self._lock:
+            self._over = True
+        self._pool.shutdown(wait=True, cancel_futures=True)
 
     def save(self, round: int, order: Any) -> None:
         """Starts a checkpoint of so many committed rounds."""
@@ -58,9 +66,14 @@ class Saver:
 
     def _collect_and_write(self, round: int, order: Any) -> None:
         started = time.monotonic()
+        reports = []
         for device in self._reporters:
-            state = receive_state(self.s.link, device, round, self.s.timeout_s)
-            self.s.model.merge(device, state, *self.s.layout.reported_names(device))
+            reports.append(receive_state(self.s.link, device, round, self.s.timeout_s))
+            self.s.model.check(device, reports[-1], *self.s.layout.reported_names(device))
+        with self._lock:
+            if self._over:
+                return
+            self.s.model.take(round, reports)
         position = self._position(round, order)
         weights = self.s.model.weights()
         try:
@@ -71,13 +84,13 @@ class Saver:
         self.s.roster.what_now = GO_ON
         size = sum(t.nbytes for t in weights.values()) + sum(t.nbytes for t in self.s.model.optimizer.values())
         now = time.monotonic()
-        self._say(CheckpointRecord(round=round, bytes=size, seconds=now - started, at_s=now - self._started_s))
+        self._say(CheckpointRecord(round=round, bytes=size, seconds=now - started, at_s=now - self.s.started_s))
 
     def _warn(self, round: int, error: PotluckError) -> None:
         self._say(
             IncidentRecord(
                 kind="checkpoint", round=round, device=None, what=str(error), action="training goes on without it",
-                at_s=time.monotonic() - self._started_s,
+                at_s=time.monotonic() - self.s.started_s,
             )
         )  # fmt: skip
 

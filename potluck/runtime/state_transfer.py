@@ -8,6 +8,7 @@ import torch
 from potluck.errors import LinkError
 from potluck.runtime.parcels import pack, unpack
 from potluck.runtime.stage import StageState
+from potluck.types import Held
 from potluck.wire.link import Link, Tag
 
 _CHUNK_BYTES = 4 * 2**20
@@ -19,8 +20,17 @@ class _Chunk(msgspec.Struct, frozen=True, array_like=True):
     last: bool
 
 
-def send_state(link: Link, peer: str, round: int, state: StageState, timeout_s: float) -> None:
-    """Sends the whole state; the tensors are copied first, so training may change them at once."""
+def state_tag(round: int, held: Held | None, chunk: int) -> Tag:
+    """How a piece of a state is asked for: of a state that a device holds, or of what it reports (None)."""
+    which, term = (0, 0) if held is None else (held.stage + 2, held.term)
+    return Tag("state", round, which, chunk, term)
+
+
+def send_state(
+    link: Link, peer: str, round: int, state: StageState, timeout_s: float, held: Held | None = None, *,
+    fixed: bool = False,
+) -> None:  # fmt: skip
+    """Sends the whole state; unless nothing changes it, it is copied first, so that training may go on at once."""
     entries = [(part, name, t) for part in _PARTS for name, t in getattr(state, part).items()]
     chunks: list[list[tuple[str, str, torch.Tensor]]] = [[]]
     size = 0
@@ -32,16 +42,16 @@ def send_state(link: Link, peer: str, round: int, state: StageState, timeout_s: 
         size += entry[2].nbytes
     for i, chunk in enumerate(chunks):
         head = _Chunk(tuple((p, n) for p, n, _ in chunk), i == len(chunks) - 1)
-        message = [msgspec.msgpack.encode(head), *pack([t.detach().clone() for _, _, t in chunk])]
-        link.send(peer, Tag("state", round, key=i), message, timeout_s)
+        message = [msgspec.msgpack.encode(head), *pack([t if fixed else t.detach().clone() for _, _, t in chunk])]
+        link.send(peer, state_tag(round, held, i), message, timeout_s)
 
 
-def receive_state(link: Link, peer: str, round: int, timeout_s: float) -> StageState:
+def receive_state(link: Link, peer: str, round: int, timeout_s: float, held: Held | None = None) -> StageState:
     """The state a peer sends, on the CPU, in memory of its own."""
     found: dict[str, dict[str, torch.Tensor]] = {part: {} for part in _PARTS}
     i, last = 0, False
     while not last:
-        head_bytes, *parts = link.receive(peer, Tag("state", round, key=i), timeout_s)
+        head_bytes, *parts = link.receive(peer, state_tag(round, held, i), timeout_s)
         try:
             head = msgspec.msgpack.decode(head_bytes, type=_Chunk)
         except msgspec.DecodeError as error:

@@ -76,4 +76,7 @@ def train(job: Job, fleet: Fleet | None = None, options: Options | None = None) 
             return run_on(live, prepared, choose_plan(prepared, options.plan, live.fleet), options)
         planned = plan_for(live, prepared, options)
         found = planned.found
-        return run_on(live, prepared, found.plan, options, reason=planned.reason, predicted_s=found.round_s)
+        return run_on(
+            live, prepared, found.plan, options, reason=planned.reason, predicted_s=found.round_s,
+            profile=planned.profile,
+        )  # fmt: skip

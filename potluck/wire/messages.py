@@ -5,9 +5,9 @@ from __future__ import annotations
 import msgspec
 
 from potluck.optimizers import Optimizer
-from potluck.types import DeviceProfile, DeviceSpec, Plan, Timing
+from potluck.types import DeviceProfile, DeviceSpec, Held, Move, Plan, Timing
 
-PROTOCOL = 3
+PROTOCOL = 4
 PROOF_VARIABLE = "_POTLUCK_PROOF"  # of the environment of a device that the coordinator starts itself; not a setting
 
 
@@ -111,6 +111,26 @@ class Committed(Message, frozen=True, kw_only=True, tag="committed"):
     gradient_norm: float
 
 
+class Interrupted(Message, frozen=True, kw_only=True, tag="interrupted"):
+    """A peer did not answer: I gave this term's open round up and wait for the next plan."""
+
+    term: int
+    text: str
+
+
+class Holding(Message, frozen=True, kw_only=True, tag="holding"):
+    """The term is over for me, and this is what I hold."""
+
+    term: int  # the one that was given up
+    states: tuple[Held, ...]
+
+
+class Stored(Message, frozen=True, kw_only=True, tag="stored"):
+    """I keep a copy of this state."""
+
+    held: Held
+
+
 class Failed(Message, frozen=True, kw_only=True, tag="failed"):
     """I cannot go on."""
 
@@ -130,9 +150,11 @@ class Welcome(Message, frozen=True, kw_only=True, tag="welcome"):
 
 
 class Prepare(Message, frozen=True, kw_only=True, tag="prepare"):
-    """Get ready for a plan: fetch the program, adopt the term, take your state from the link."""
+    """Get ready for a plan: fetch the program, adopt the term, put your state together."""
 
     term: int
+    round: int  # the first to be trained: the state is of so many committed rounds
+    moves: tuple[Move, ...]  # what you give and get, before you are prepared
     plan: Plan
     program: str  # digest
     peers: dict[str, str]
@@ -141,6 +163,8 @@ class Prepare(Message, frozen=True, kw_only=True, tag="prepare"):
     clip_norm: float | None
     own_commit: bool  # a one-device plan commits by itself
     window_bytes: int  # room that links between devices need for this plan
+    guardian: str | None = None  # who keeps a copy of your state
+    wards: tuple[str, ...] = ()  # whose copies you keep
 
 
 class Measure(Message, frozen=True, kw_only=True, tag="measure"):
@@ -179,6 +203,15 @@ class Begin(Message, frozen=True, kw_only=True, tag="begin"):
     total_weight: float
     lr_scale: float
     snapshot: bool = False  # after commit, send me your state
+    copy: bool = False  # after commit, keep a copy of your state, and give one to your guardian
+    point: int = 0  # no copy from before so many rounds is needed any more
+
+
+class Abandon(Message, frozen=True, kw_only=True, tag="abandon"):
+    """Somebody is lost: give up the open round, keep your state, and tell me what you hold."""
+
+    term: int
+    reason: str
 
 
 class Verdict(Message, frozen=True, kw_only=True, tag="verdict"):
@@ -203,5 +236,8 @@ class Stop(Message, frozen=True, kw_only=True, tag="stop"):
     reason: str
 
 
-FromAgent = Echo | MeasureProgress | Measured | Probed | Hello | Linked | Prepared | Ready | Committed | Failed
-FromCoordinator = Echo | Measure | Meet | Probe | Welcome | Prepare | Begin | Verdict | Evaluate | Stop
+FromAgent = (
+    Echo | MeasureProgress | Measured | Probed | Hello | Linked | Prepared | Ready | Committed | Interrupted | Holding
+    | Stored | Failed
+)  # fmt: skip
+FromCoordinator = Echo | Measure | Meet | Probe | Welcome | Prepare | Begin | Verdict | Evaluate | Abandon | Stop

@@ -23,7 +23,7 @@ def test_what_a_device_says_is_known_and_kept_in_no_file_with_a_name(
     with LocalAgents([DeviceSpec(name="a")], NOBODY) as agents:
         assert list(tmp_path.iterdir()) == []
         agents.processes["a"].wait(30.0)
-        assert "ended with code 2: potluck: " in (agents.died() or "")
+        assert "ended with code 2: potluck: " in agents.died()["a"]
     assert list(tmp_path.iterdir()) == []
 
 

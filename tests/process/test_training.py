@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-import os
-import signal
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +16,7 @@ import potluck.errors
 from benchmarks.zoo import core_cases
 from benchmarks.zoo_jobs import CaseSamples, case_job, cut, devices
 from potluck.control.audit import audit
-from potluck.errors import DeviceError, PotluckError
+from potluck.errors import PotluckError
 from potluck.job import Job
 from potluck.metrics.records import RECORDS, EvaluationRecord, IncidentRecord, read
 from potluck.recover.checkpoint import load, newest
@@ -169,35 +167,6 @@ def prepare_order(job: Job, round: int) -> tuple[int, ...]:
     loader = training_loader(job)
     loader.close()
     return loader.order.round(round).ids
-
-
-class KillAt:
-    """Kills one agent when a round is committed."""
-
-    def __init__(self, round: int) -> None:
-        self.round = round
-        self.fleet: LiveFleet | None = None
-        self.killed: int | None = None
-
-    def record(self, record: object) -> None: ...
-
-    def lanes(self, round: int, busy: dict[str, float]) -> None:
-        if round == self.round and self.fleet is not None:
-            self.killed = self.fleet.agents.processes["d1"].pid
-            os.kill(self.killed, signal.SIGKILL)
-
-
-def test_a_killed_device_ends_the_run_with_one_line_and_nothing_left_behind(tmp_path: Path) -> None:
-    prepared = prepare_job(job_of("mlp", 50, checkpoint_every=1))
-    killer = KillAt(round=2)
-    fleet = LiveFleet(Fleet(devices=devices(3)), Options(timeout_s=PATIENT))
-    killer.fleet = fleet
-    options = Options(run_dir=tmp_path / "run", timeout_s=PATIENT, watchers=(killer,))
-    with pytest.raises(DeviceError, match="d1"), fleet as live:
-        run_on(live, prepared, cut(prepared.facts, 3), options)
-    assert killer.killed is not None
-    assert all(p.poll() is not None for p in fleet.agents.processes.values())
-    assert newest(tmp_path / "run") is not None
 
 
 def test_a_device_without_enough_memory_says_so(tmp_path: Path) -> None:

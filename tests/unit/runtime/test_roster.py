@@ -160,7 +160,9 @@ def test_a_device_that_is_lost_or_dies_comes_with_what_to_do_now():
     server.events.put(Disconnected(1, "it left"))
     with pytest.raises(DeviceError, match=r"device a is gone \(it left\); start again without it"):
         roster.next(time.monotonic() + 5.0, "waiting")
-    roster.died = lambda: "device a ended with code 9"
+    roster.died = lambda: {"b": "device b ended with code 9"}
     roster.what_now = "go on with --resume"
-    with pytest.raises(DeviceError, match="ended with code 9; go on with --resume"):
+    with pytest.raises(DeviceError, match="b ended with code 9; go on with --resume"):
         roster.next(time.monotonic() + 5.0, "waiting")
+    with pytest.raises(DeviceError, match="time is up"):  # it is told once
+        roster.next(time.monotonic() + 0.1, "waiting")

@@ -1,0 +1,71 @@
+"""When devices copy their state, and from which round on all of it is in two places. Pure: the caller brings the time.
+
+Each device keeps a copy of its own state, to go back to. Of a stage that one device holds alone, another device, its
+guardian, keeps a second one; members of a group have each other. The time between copies follows Young: the square
+root of twice what copying takes times the time between losses, but never so often that it takes a tenth of the time.
+"""
+
+from __future__ import annotations
+
+import math
+
+from potluck.types import Held, Plan
+
+BETWEEN_LOSSES_S = 600.0  # what is assumed; the time between copies goes with its square root
+_MOST_OF_THE_TIME = 0.1
+
+
+def guardians(plan: Plan) -> dict[str, str]:
+    """Device that holds a stage alone → the one that keeps a second copy: the first of the next stage."""
+    found = {}
+    for index, stage in enumerate(plan.stages):
+        if len(stage.group) == 1 and len(plan.stages) > 1:
+            found[stage.group[0].device] = plan.stages[(index + 1) % len(plan.stages)].group[0].device
+    return found
+
+
+def wards(plan: Plan, device: str) -> tuple[str, ...]:
+    """Devices whose second copy a device keeps."""
+    return tuple(ward for ward, guardian in guardians(plan).items() if guardian == device)
+
+
+class Copying:
+    """Copies of one term's states."""
+
+    def __init__(self, plan: Plan, term: int, *, enabled: bool = True) -> None:
+        self._enabled = enabled and len(plan.devices) > 1
+        self._term = term
+        self._keepers: dict[int, set[str]] = {}  # stage → who must have a copy
+        guarded = guardians(plan)
+        for index, stage in enumerate(plan.stages):
+            members = {member.device for member in stage.group}
+            self._keepers[index] = members | {guarded[d] for d in members if d in guarded}
+        self._missing: set[tuple[int, str]] = set()  # (stage, keeper) of the copy under way
+        self._round, self._began_s, self._ended_s = -1, 0.0, -math.inf
+        self.cost_s: float | None = None
+        self.point: int | None = None  # the newest round of which everything is in two places
+
+    @property
+    def period_s(self) -> float:
+        """Seconds from the end of one copy to the beginning of the next."""
+        cost = self.cost_s or 0.0
+        return max(math.sqrt(2 * cost * BETWEEN_LOSSES_S), cost / _MOST_OF_THE_TIME)
+
+    def due(self, now_s: float) -> bool:
+        """Whether the next round should be followed by a copy; at most one is under way."""
+        return self._enabled and not self._missing and now_s >= self._ended_s + self.period_s
+
+    def ordered(self, round: int, now_s: float) -> None:
+        """Everybody copies the state after this many rounds."""
+        self._missing = {(stage, keeper) for stage, keepers in self._keepers.items() for keeper in keepers}
+        self._round, self._began_s = round, now_s
+
+    def stored(self, device: str, held: Held, now_s: float) -> bool:
+        """Notes a copy that a device keeps; whether everything is in two places now."""
+        if held.term != self._term or held.round != self._round:
+            return False
+        self._missing.discard((held.stage, device))
+        if self._missing or self.point == self._round:
+            return False
+        self.cost_s, self._ended_s, self.point = now_s - self._began_s, now_s, self._round
+        return True

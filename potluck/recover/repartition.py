@@ -1,0 +1,106 @@
+"""Plans for those who are left: as close as can be to the plan in force, so that little has to move.
+
+A device with peers leaves its share to them. The blocks of a stage that nobody is left of go to its neighbours, or to
+a device that had nothing to do, or to one that its group can spare. Which of these is best, a cost model decides.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+
+from msgspec.structs import replace
+
+from potluck.errors import PlanError
+from potluck.plan.groups import proportional_shares
+from potluck.types import Member, Plan, Stage
+
+Seconds = Callable[[Plan], float]  # of a round; infinite for a plan that does not fit or may not be
+_MANY_CUTS = 8  # tried for each stage, where several are lost: their numbers multiply
+
+
+def nearest(plan: Plan, lost: Collection[str], idle: Sequence[str], seconds: Seconds) -> Plan | None:
+    """The fastest of the plans that are close to the one in force; None if there is none that can be run."""
+    judged = [(seconds(candidate), n, candidate) for n, candidate in enumerate(candidates(plan, lost, idle))]
+    best = min(judged, default=None)
+    return None if best is None or best[0] == float("inf") else best[2]
+
+
+def candidates(plan: Plan, lost: Collection[str], idle: Sequence[str] = ()) -> Iterator[Plan]:
+    """Plans without the lost devices, that differ from the plan only where they must."""
+    stages = [_without(stage, lost, plan) for stage in plan.stages]
+    for filled in _filled(stages, idle, plan):
+        try:
+            yield replace(plan, stages=tuple(replace(s, depth=None) for s in filled))
+        except PlanError:
+            continue
+
+
+def _without(stage: Stage, lost: Collection[str], plan: Plan) -> Stage:
+    left = [member for member in stage.group if member.device not in lost]
+    return stage if len(left) == len(stage.group) else _regrouped(stage, left, plan)
+
+
+def _regrouped(stage: Stage, members: Sequence[Member], plan: Plan) -> Stage:
+    """The stage with these members, whose shares grow or shrink in proportion; possibly with nobody."""
+    if not members:
+        return replace(stage, group=())
+    if len(members) == 1:
+        only = replace(members[0], share=plan.micro_batches, sums=1)
+        return replace(stage, group=(only,), sharing="turns")
+    total, least = (plan.micro_batch_size, 2) if stage.sharing == "samples" else (plan.micro_batches, 1)
+    members = members[: total // least]
+    shares = proportional_shares([m.share for m in members], total, least)
+    summing = any(m.sums for m in members)
+    group = (replace(m, share=s, sums=m.sums if summing else 1) for m, s in zip(members, shares, strict=True))
+    return replace(stage, group=tuple(group))
+
+
+def _filled(stages: list[Stage], idle: Sequence[str], plan: Plan) -> Iterator[list[Stage]]:
+    """Every way to fill the first stage that nobody holds, and then the others."""
+    empty = next((i for i, stage in enumerate(stages) if not stage.group), None)
+    if empty is None:
+        yield stages
+        return
+    for filled, still_idle in (*_shifts(stages, empty, idle), *_takers(stages, empty, idle, plan)):
+        yield from _filled(filled, still_idle, plan)
+
+
+def _shifts(stages: list[Stage], empty: int, idle: Sequence[str]) -> Iterator[tuple[list[Stage], Sequence[str]]]:
+    """The neighbours take the blocks: all cuts between them."""
+    start, stop = stages[empty].blocks
+    before = next((i for i in range(empty - 1, -1, -1) if stages[i].group), None)
+    after = empty + 1 if empty + 1 < len(stages) else None
+    several = sum(not stage.group for stage in stages) > 1
+    step = max(1, (stop - start) // _MANY_CUTS) if several else 1
+    for cut in (*range(start, stop, step), stop):
+        if (before is None and cut > start) or (after is None and cut < stop):
+            continue
+        changed = list(stages)
+        if before is not None:
+            changed[before] = replace(changed[before], blocks=(changed[before].blocks[0], cut))
+        if after is not None:
+            changed[after] = replace(changed[after], blocks=(cut, changed[after].blocks[1]))
+        del changed[empty]
+        yield changed, idle
+
+
+def _takers(
+    stages: list[Stage], empty: int, idle: Sequence[str], plan: Plan
+) -> Iterable[tuple[list[Stage], Sequence[str]]]:
+    """One device takes the stage: one that has nothing to do, or the last of a group that has others."""
+    for device in idle:
+        changed = list(stages)
+        changed[empty] = _alone(stages[empty], device, plan)
+        yield changed, [d for d in idle if d != device]
+    for index, stage in enumerate(stages):
+        if len(stage.group) > 1:
+            for member in stage.group:
+                changed = list(stages)
+                others = [m for m in stage.group if m.device != member.device]
+                changed[index] = _regrouped(stage, others, plan)
+                changed[empty] = _alone(stages[empty], member.device, plan)
+                yield changed, idle
+
+
+def _alone(stage: Stage, device: str, plan: Plan) -> Stage:
+    return replace(stage, group=(Member(device=device, share=plan.micro_batches),), sharing="turns")

@@ -1,0 +1,188 @@
+"""What the coordinator does when devices are lost: ask who holds what, choose a plan for the rest, and go on."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+
+from msgspec.structs import replace
+
+from potluck.control.setbacks import Setbacks
+from potluck.errors import DeviceError, DeviceLost, PotluckError
+from potluck.metrics.records import IncidentRecord
+from potluck.model.blocks import value_bytes
+from potluck.model.program import ProgramPair
+from potluck.plan.events import simulate
+from potluck.plan.memory import fits
+from potluck.plan.tables import Tables
+from potluck.plan.validate import validate
+from potluck.recover.placement import Restart, recovery_point, restart_at
+from potluck.recover.repartition import nearest
+from potluck.runtime.coordinator import Coordinator, Session
+from potluck.runtime.layout import PlanLayout
+from potluck.runtime.live_fleet import LiveFleet
+from potluck.runtime.prepare import PreparedJob
+from potluck.types import COORDINATOR, Held, Plan, Profile
+from potluck.units import size_text
+from potluck.wire.messages import Holding
+
+_CAUSE_S = 4.0  # in which a device that does not answer others is noticed by its own connection
+_EVERYTHING = -1  # stage number of the whole model
+
+
+class Recovery:
+    """Everything that outlives a term: the plans there were, what went wrong, and how to go on."""
+
+    def __init__(self, live: LiveFleet, prepared: PreparedJob, profile: Profile | None) -> None:
+        self._live, self._prepared, self._profile = live, prepared, profile
+        self._tables = None if profile is None else Tables(profile)
+        self._layouts: dict[int, PlanLayout] = {}
+        self._setbacks = Setbacks()
+        self._incidents: list[IncidentRecord] = []  # that are not told yet
+        self._noticed_s = 0.0
+        self._sizes = tensor_sizes(prepared.built.programs)
+
+    def begin(self, session: Session) -> Restart:
+        """The first term: everything comes from the coordinator."""
+        return self._restart(session, {}, session.first_round)
+
+    def after(self, coordinator: Coordinator, error: DeviceError) -> tuple[Session, Restart]:
+        """The next term, for the devices that are left; an error if there is no way on."""
+        self._noticed_s = time.monotonic()
+        session = coordinator.s
+        holdings, losses = self._ask(session, error)
+        lost = tuple(losses)
+        committed = coordinator.committed
+        in_training = coordinator.begun is not None and coordinator.begun >= committed
+        stop = self._setbacks.note(committed, in_training, lost)
+        if stop is not None:
+            raise PotluckError(f"{stop}; {self._samples(coordinator)}{error}") from error
+        plan = self._plan(session, lost, error)
+        session = dataclasses.replace(
+            session, plan=plan, layout=PlanLayout(session.layout.programs, plan), plan_reason=_reason(lost),
+            term=self._live.next_term(session.term), copies=self._room_for_copies(plan), fresh=False,
+        )  # fmt: skip
+        # Of the very last round nothing is left to train, so nobody would report it.
+        last = committed - 1 if coordinator.order is not None and committed == coordinator.order.rounds else committed
+        restart = self._restart(session, holdings, last)
+        plans = [layout.plan for layout in self._layouts.values()]
+        exact = all(len(stage.group) == 1 for known in plans for stage in known.stages)
+        session = dataclasses.replace(session, first_round=restart.round, exact=exact)
+        what = "; ".join(losses.values()) or str(error)
+        self._incidents.append(self._incident(session, coordinator, restart, lost, what))
+        return session, restart
+
+    def done(self, coordinator: Coordinator) -> None:
+        """All devices are ready to go on: says what happened since they were last."""
+        for incident in self._incidents:
+            took_s = time.monotonic() - coordinator.s.started_s - incident.at_s
+            coordinator.say(replace(incident, recovery_s=took_s))
+        self._incidents.clear()
+
+    def _ask(self, session: Session, error: DeviceError) -> tuple[dict[str, tuple[Held, ...]], dict[str, str]]:
+        """What those hold who are left; and who is lost, and how."""
+        roster = self._live.roster
+        lost = {error.device: error.why} if isinstance(error, DeviceLost) else {}
+        holdings: dict[str, tuple[Held, ...]] = {}
+        deadline = time.monotonic() + session.timeout_s
+        settled = time.monotonic() + (0.0 if lost else _CAUSE_S)
+        while missing := sorted(d for d in session.plan.devices if d in roster.specs and d not in holdings):
+            try:
+                device, message = roster.next(deadline, f"waiting for {', '.join(missing)} to say what they hold")
+            except DeviceLost as more:
+                lost[more.device] = more.why
+                continue
+            if isinstance(message, Holding) and message.term == session.term:
+                holdings[device] = message.states
+        while not lost and time.monotonic() < settled:
+            try:
+                roster.next(settled, "looking for the cause")
+            except DeviceLost as more:
+                lost[more.device] = more.why
+            except DeviceError:  # time is up
+                break
+        return {d: h for d, h in holdings.items() if d in roster.specs}, lost
+
+    def _plan(self, session: Session, lost: tuple[str, ...], error: DeviceError) -> Plan:
+        gone = [d for d in session.plan.devices if d not in self._live.roster.specs]
+        if not gone:
+            return session.plan
+        known = set(
+            self._live.roster.specs if self._profile is None else (d.device.name for d in self._profile.devices)
+        )
+        idle = [d for d in self._live.roster.links if d not in session.plan.devices and d in known]
+        plan = nearest(session.plan, gone, idle, self._seconds)
+        if plan is None:
+            left = ", ".join(d for d in session.plan.devices if d not in gone) or "nobody"
+            raise DeviceError(f"{error} ({left} left: no plan fits them)") from error
+        return plan
+
+    def _seconds(self, plan: Plan) -> float:
+        """Of a round; without measurements, what the largest stage touches stands for it."""
+        facts, job = self._prepared.facts, self._prepared.job
+        try:
+            validate(plan, facts, self._live.fleet, job.batchnorm)
+        except PotluckError:
+            return float("inf")
+        if self._profile is None or self._tables is None:
+            blocks = [facts.blocks[slice(*stage.blocks)] for stage in plan.stages]
+            rows = plan.micro_batch_size
+            loads = [sum(b.stash_bytes * rows + b.weight_bytes for b in some) for some in blocks]
+            return max(load / len(stage.group) for load, stage in zip(loads, plan.stages, strict=True))
+        if not fits(plan, facts, self._tables):
+            return float("inf")
+        return simulate(plan, facts, self._profile).round_s
+
+    def _room_for_copies(self, plan: Plan) -> bool:
+        return self._tables is None or fits(plan, self._prepared.facts, self._tables, snapshot=True)
+
+    def _restart(self, session: Session, holdings: dict[str, tuple[Held, ...]], at_most: int) -> Restart:
+        self._layouts[session.term] = session.layout
+        whole = Held(term=0, stage=_EVERYTHING, round=session.model.round)
+        names_of = {(0, _EVERYTHING): frozenset(self._sizes)}
+        for term, layout in self._layouts.items():
+            names_of |= {(term, index): _names(layout, index) for index in range(len(layout.plan.stages))}
+        wanted = {m.device: names_of[session.term, i] for i, s in enumerate(session.plan.stages) for m in s.group}
+        held = {**holdings, COORDINATOR: (whole,)}
+        needed = frozenset(name for names in wanted.values() for name in names)
+        point = recovery_point(held, names_of, needed, at_most)
+        if point is None:
+            raise PotluckError(f"no state from before round {at_most} is left; go on with --resume")
+        return restart_at(point, held, names_of, wanted, self._sizes)
+
+    def _samples(self, coordinator: Coordinator) -> str:
+        if coordinator.order is None:
+            return ""
+        ids = coordinator.order.round(coordinator.committed).ids
+        return f"look at samples {min(ids)} to {max(ids)}, {len(ids)} of them; "
+
+    def _incident(
+        self, session: Session, coordinator: Coordinator, restart: Restart, lost: tuple[str, ...], what: str
+    ) -> IncidentRecord:
+        replayed = coordinator.committed - restart.round
+        moved = restart.moved_bytes(self._sizes)
+        again = f"{replayed} round{'s' * (replayed > 1)} trained again, " if replayed else ""
+        return IncidentRecord(
+            kind="lost" if lost else "link", round=coordinator.committed, device=lost[0] if lost else None, what=what,
+            action=f"{_reason(lost)}: {again}{size_text(moved)} moved", at_s=self._noticed_s - session.started_s,
+            replayed_rounds=replayed, moved_bytes=moved,
+        )  # fmt: skip
+
+
+def _reason(lost: tuple[str, ...]) -> str:
+    return f"goes on without {', '.join(lost)}" if lost else "the same devices connect anew"
+
+
+def _names(layout: PlanLayout, stage: int) -> frozenset[str]:
+    parameters, buffers = layout.state_names(stage)
+    return frozenset((*parameters, *buffers))
+
+
+def tensor_sizes(programs: ProgramPair) -> dict[str, int]:
+    """Bytes of every parameter and buffer."""
+    return {
+        source.name: value_bytes(program.values[source.id], 1)
+        for program in (programs.train, programs.eval)
+        for source in program.sources
+        if source.kind in ("parameter", "buffer")
+    }

@@ -1,0 +1,166 @@
+"""Devices vanish while they train: the run goes on, and ends with the numbers it would have had anyway."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from benchmarks.zoo import core_cases
+from benchmarks.zoo_jobs import case_job, cut, devices, grouped
+from potluck.control.audit import audit
+from potluck.errors import DeviceError, PotluckError
+from potluck.metrics.records import RECORDS, IncidentRecord, PlanAdopted, read
+from potluck.recover.checkpoint import load, newest
+from potluck.runtime.live_fleet import LiveFleet
+from potluck.runtime.options import Options
+from potluck.runtime.prepare import PreparedJob, prepare_job
+from potluck.runtime.run import TrainResult, run_on
+from potluck.types import Fleet, Plan
+
+PATIENT = 60.0
+ROUNDS = 8
+torch.set_num_threads(1)
+
+
+class At:
+    """Does something once, right after a round is committed."""
+
+    def __init__(self, round: int, deed: Callable[[LiveFleet], None]) -> None:
+        self.round, self.deed, self.live, self.done = round, deed, None, False
+
+    def record(self, record: object) -> None: ...
+
+    def lanes(self, round: int, busy: dict[str, float]) -> None:
+        if round >= self.round and not self.done:
+            self.done = True
+            assert self.live is not None
+            self.deed(self.live)
+
+
+def job(name: str = "mlp", **how: Any) -> PreparedJob:
+    case = next(c for c in core_cases() if c.name == name)
+    return prepare_job(case_job(case, ROUNDS, **how))
+
+
+def kill(*names: str, how: int = signal.SIGKILL) -> Callable[[LiveFleet], None]:
+    def deed(live: LiveFleet) -> None:
+        for name in names:
+            os.kill(live.agents.processes[name].pid, how)
+
+    return deed
+
+
+def survived(run_dir: Path, plan: Plan, prepared: PreparedJob, *deeds: At) -> TrainResult:
+    with LiveFleet(Fleet(devices=devices(len(plan.devices))), Options(timeout_s=PATIENT)) as live:
+        for deed in deeds:
+            deed.live = live  # type: ignore[assignment]
+        return run_on(live, prepared, plan, Options(run_dir=run_dir, timeout_s=PATIENT, watchers=deeds))
+
+
+def state(run_dir: Path) -> dict[str, torch.Tensor]:
+    found = newest(run_dir)
+    assert found is not None
+    _, weights, optimizer = load(found.path)
+    return {**weights, **optimizer}
+
+
+def assert_nothing_lost(run_dir: Path, result: TrainResult) -> None:
+    assert (result.reason, result.rounds) == ("finished", ROUNDS)
+    assert (result.samples_lost, result.samples_doubled) == (0, 0)
+    assert audit(run_dir).finished
+
+
+def incidents(run_dir: Path) -> list[IncidentRecord]:
+    return [r for r in read(run_dir / RECORDS) if isinstance(r, IncidentRecord)]
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, torch.Tensor]:
+    """The hard job (AdamW, clipping, dropout, a schedule) with nobody lost."""
+    prepared = job(hard=True)
+    folder = tmp_path_factory.mktemp("undisturbed") / "run"
+    survived(folder, cut(prepared.facts, 3), prepared)
+    return state(folder)
+
+
+@pytest.mark.parametrize("lost", ["d0", "d1", "d2"])
+def test_the_only_device_of_a_stage_vanishes_and_the_bits_are_the_same(
+    lost: str, undisturbed: dict[str, torch.Tensor], tmp_path: Path
+) -> None:
+    prepared = job(hard=True)
+    result = survived(tmp_path / "run", cut(prepared.facts, 3), prepared, At(3, kill(lost)))
+    assert_nothing_lost(tmp_path / "run", result)
+    found = state(tmp_path / "run")
+    assert [n for n in undisturbed if not torch.equal(found[n], undisturbed[n])] == []
+    [incident] = incidents(tmp_path / "run")
+    assert (incident.kind, incident.device) == ("lost", lost)
+    plans = [r.plan for r in read(tmp_path / "run" / RECORDS) if isinstance(r, PlanAdopted)]
+    assert [lost in plan.devices for plan in plans] == [True, False]
+
+
+def test_two_neighbours_vanish_at_once(undisturbed: dict[str, torch.Tensor], tmp_path: Path) -> None:
+    prepared = job(hard=True)
+    result = survived(tmp_path / "run", cut(prepared.facts, 3), prepared, At(4, kill("d1", "d2")))
+    assert_nothing_lost(tmp_path / "run", result)
+    found = state(tmp_path / "run")
+    assert [n for n in undisturbed if not torch.equal(found[n], undisturbed[n])] == []
+
+
+def test_one_after_the_other_until_one_is_left(undisturbed: dict[str, torch.Tensor], tmp_path: Path) -> None:
+    prepared = job(hard=True)
+    result = survived(tmp_path / "run", cut(prepared.facts, 3), prepared, At(2, kill("d0")), At(5, kill("d2")))
+    assert_nothing_lost(tmp_path / "run", result)
+    found = state(tmp_path / "run")
+    assert [n for n in undisturbed if not torch.equal(found[n], undisturbed[n])] == []
+
+
+def test_a_member_of_a_group_vanishes_and_nothing_is_trained_again(tmp_path: Path) -> None:
+    prepared = job()
+    plan = grouped(prepared.facts, "samples", (2, 2), first=True)
+    result = survived(tmp_path / "run", plan, prepared, At(3, kill("d0")))
+    assert_nothing_lost(tmp_path / "run", result)
+    [incident] = incidents(tmp_path / "run")
+    assert incident.replayed_rounds == 0
+    survived(tmp_path / "whole", plan, job())
+    whole, found = state(tmp_path / "whole"), state(tmp_path / "run")
+    for name, tensor in whole.items():
+        assert torch.allclose(found[name], tensor, rtol=1e-4, atol=1e-6), name
+
+
+def test_a_device_that_freezes_is_done_without(undisturbed: dict[str, torch.Tensor], tmp_path: Path) -> None:
+    prepared = job(hard=True)
+    result = survived(tmp_path / "run", cut(prepared.facts, 3), prepared, At(3, kill("d1", how=signal.SIGSTOP)))
+    assert_nothing_lost(tmp_path / "run", result)
+    found = state(tmp_path / "run")
+    assert [n for n in undisturbed if not torch.equal(found[n], undisturbed[n])] == []
+
+
+def test_the_last_device_of_all_ends_the_run_with_one_line(tmp_path: Path) -> None:
+    prepared = job()
+    with pytest.raises(DeviceError, match="d0"):
+        survived(tmp_path / "run", cut(prepared.facts, 1), prepared, At(3, kill("d0")))
+
+
+def test_a_round_that_kills_twice_is_named(tmp_path: Path) -> None:
+    prepared = job()
+
+    class Poison(At):
+        """Kills whoever is first in the plan, as soon as round 3 is the next one, again and again."""
+
+        def record(self, record: object) -> None:
+            if isinstance(record, PlanAdopted) and record.term > 1:
+                self.done = record.round > 3
+
+    def deed(live: LiveFleet) -> None:
+        first = sorted(live.roster.specs)[0]
+        os.kill(live.agents.processes[first].pid, signal.SIGKILL)
+
+    poison = Poison(2, deed)
+    with pytest.raises(PotluckError, match=r"round 3 was the last of d0 and of d1: .*look at samples"):
+        survived(tmp_path / "run", cut(prepared.facts, 3), prepared, poison)

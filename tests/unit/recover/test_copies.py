@@ -1,0 +1,57 @@
+"""When states are copied, and when a copy counts."""
+
+from __future__ import annotations
+
+import pytest
+
+from potluck.recover.copies import Copying, guardians, wards
+from potluck.types import Held, Member, Plan, Stage
+
+
+def plan_of(*groups: tuple[str, ...]) -> Plan:
+    stages = (
+        Stage(blocks=(i, i + 1), group=tuple(Member(device=d, share=1) for d in group))
+        for i, group in enumerate(groups)
+    )
+    return Plan(micro_batch_size=2, micro_batches=max(len(g) for g in groups), stages=tuple(stages))
+
+
+def test_who_is_alone_has_a_guardian_in_another_stage() -> None:
+    plan = plan_of(("a",), ("b", "c"), ("d",))
+    assert guardians(plan) == {"a": "b", "d": "a"}
+    assert wards(plan, "a") == ("d",)
+    assert wards(plan, "c") == ()
+    assert guardians(plan_of(("a",))) == {}
+
+
+def test_a_round_counts_when_every_state_is_in_two_places() -> None:
+    copying = Copying(plan_of(("a",), ("b", "c")), term=3)
+    assert copying.due(0.0)
+    copying.ordered(5, 10.0)
+    assert not copying.due(1e9)  # one at a time
+    for device, stage in (("a", 0), ("b", 1), ("b", 0)):
+        assert not copying.stored(device, Held(term=3, stage=stage, round=5), 11.0)
+        assert copying.point is None
+    assert not copying.stored("c", Held(term=2, stage=1, round=5), 11.5)  # of a term that is over
+    assert not copying.stored("c", Held(term=3, stage=1, round=4), 11.5)
+    assert copying.stored("c", Held(term=3, stage=1, round=5), 12.0)
+    assert copying.point == 5
+    assert copying.cost_s == 2.0
+
+
+def test_copies_take_at_most_a_tenth_of_the_time_and_less_where_they_are_cheap() -> None:
+    copying = Copying(plan_of(("a",), ("b",)), term=1)
+    copying.ordered(1, 0.0)
+    for device, stage in (("a", 0), ("b", 1), ("b", 0), ("a", 1)):
+        copying.stored(device, Held(term=1, stage=stage, round=1), 0.12)
+    assert copying.period_s == pytest.approx(12.0)  # the root of 2 x 0.12 x 600
+    copying.cost_s = 100.0
+    assert copying.period_s == pytest.approx(1000.0)
+    copying.cost_s = 0.12
+    assert not copying.due(12.0)
+    assert copying.due(12.2)
+
+
+def test_a_lone_device_copies_nothing_and_neither_does_one_without_room() -> None:
+    assert not Copying(plan_of(("a",)), term=1).due(0.0)
+    assert not Copying(plan_of(("a",), ("b",)), term=1, enabled=False).due(0.0)
