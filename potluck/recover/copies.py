@@ -32,7 +32,8 @@ def wards(plan: Plan, device: str) -> tuple[str, ...]:
 class Copying:
     """Copies of one term's states."""
 
-    def __init__(self, plan: Plan, term: int, *, enabled: bool = True) -> None:
+    def __init__(self, plan: Plan, term: int, *, first_s: float = -math.inf, enabled: bool = True) -> None:
+        """`first_s` is when the first copy may be made: what was trained before is soon trained again."""
         self._enabled = enabled and len(plan.devices) > 1
         self._term = term
         self._keepers: dict[int, set[str]] = {}  # stage → who must have a copy
@@ -41,7 +42,7 @@ class Copying:
             members = {member.device for member in stage.group}
             self._keepers[index] = members | {guarded[d] for d in members if d in guarded}
         self._missing: set[tuple[int, str]] = set()  # (stage, keeper) of the copy under way
-        self._round, self._began_s, self._ended_s = -1, 0.0, -math.inf
+        self._round, self._began_s, self._ended_s = -1, 0.0, first_s
         self.cost_s: float | None = None
         self.point: int | None = None  # the newest round of which everything is in two places
 

@@ -68,6 +68,7 @@ class Session:
     should_stop: Callable[[], bool] = lambda: False
     started_s: float = field(default_factory=time.monotonic)
     copies: bool = True  # devices have room for copies of their states
+    first_copy_s: float = 0.0  # after which the first is made
     exact: bool = True  # a round that is trained again gives the same bits
     fresh: bool = True  # nothing of this run was trained before
 
@@ -81,7 +82,8 @@ class Coordinator:
         self.order: Any = None
         self.last_commit_s = time.monotonic()
         self.begun: int | None = None  # the round that devices were last told to train
-        self.copying = Copying(session.plan, session.term, enabled=session.copies)
+        first_s = self.last_commit_s + session.first_copy_s
+        self.copying = Copying(session.plan, session.term, first_s=first_s, enabled=session.copies)
         self.committed = session.first_round
         trainable = [x for x in session.layout.programs.train.sources if x.kind == "parameter" and x.trainable]
         self.parameters = [x.name for x in trainable]

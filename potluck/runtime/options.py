@@ -26,6 +26,7 @@ class Options:
     profile_dir: Path | None = None  # where profiles from before are; None: measure every time
     plan_s: float = 2.0  # seconds to look for a plan
     tries: int = 0  # plans that are tried for a few rounds before the fastest is taken; 0: none
+    first_copy_s: float = 10.0  # training before states are first copied, for when a device is lost
     watchers: Sequence[Watcher] = ()
     progress: Callable[[str], None] = field(default=lambda text: None)
     listening: Callable[[str], None] = field(default=lambda address: None)  # told where devices may join

@@ -122,6 +122,7 @@ def _session(live: LiveFleet, prepared: PreparedJob, plan: Plan, options: Option
         first_round=first,
         term=live.next_term(last_term),
         timeout_s=options.timeout_s,
+        first_copy_s=options.first_copy_s,
         watchers=list(options.watchers),
         should_stop=options.should_stop,
     )

@@ -56,11 +56,12 @@ def kill(*names: str, how: int = signal.SIGKILL) -> Callable[[LiveFleet], None]:
     return deed
 
 
-def survived(run_dir: Path, plan: Plan, prepared: PreparedJob, *deeds: At) -> TrainResult:
+def survived(run_dir: Path, plan: Plan, prepared: PreparedJob, *deeds: At, first_copy_s: float = 0.0) -> TrainResult:
     with LiveFleet(Fleet(devices=devices(len(plan.devices))), Options(timeout_s=PATIENT)) as live:
         for deed in deeds:
             deed.live = live  # type: ignore[assignment]
-        return run_on(live, prepared, plan, Options(run_dir=run_dir, timeout_s=PATIENT, watchers=deeds))
+        options = Options(run_dir=run_dir, timeout_s=PATIENT, watchers=deeds, first_copy_s=first_copy_s)
+        return run_on(live, prepared, plan, options)
 
 
 def state(run_dir: Path) -> dict[str, torch.Tensor]:
@@ -100,8 +101,22 @@ def test_the_only_device_of_a_stage_vanishes_and_the_bits_are_the_same(
     assert [n for n in undisturbed if not torch.equal(found[n], undisturbed[n])] == []
     [incident] = incidents(tmp_path / "run")
     assert (incident.kind, incident.device) == ("lost", lost)
+    assert incident.replayed_rounds <= 4
     plans = [r.plan for r in read(tmp_path / "run" / RECORDS) if isinstance(r, PlanAdopted)]
     assert [lost in plan.devices for plan in plans] == [True, False]
+
+
+def test_without_copies_everybody_goes_back_to_the_coordinators(
+    undisturbed: dict[str, torch.Tensor], tmp_path: Path
+) -> None:
+    prepared = job(hard=True)
+    plan = cut(prepared.facts, 3)
+    result = survived(tmp_path / "run", plan, prepared, At(3, kill("d1")), first_copy_s=1e9)
+    assert_nothing_lost(tmp_path / "run", result)
+    found = state(tmp_path / "run")
+    assert [n for n in undisturbed if not torch.equal(found[n], undisturbed[n])] == []
+    [incident] = incidents(tmp_path / "run")
+    assert incident.replayed_rounds >= 4  # from the very beginning
 
 
 def test_two_neighbours_vanish_at_once(undisturbed: dict[str, torch.Tensor], tmp_path: Path) -> None:

@@ -52,6 +52,12 @@ def test_copies_take_at_most_a_tenth_of_the_time_and_less_where_they_are_cheap()
     assert copying.due(12.2)
 
 
+def test_the_first_copy_waits_until_there_is_something_to_lose() -> None:
+    copying = Copying(plan_of(("a",), ("b",)), term=1, first_s=30.0)
+    assert not copying.due(29.9)
+    assert copying.due(30.0)
+
+
 def test_a_lone_device_copies_nothing_and_neither_does_one_without_room() -> None:
     assert not Copying(plan_of(("a",)), term=1).due(0.0)
     assert not Copying(plan_of(("a",), ("b",)), term=1, enabled=False).due(0.0)
