@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import queue
+import signal
 import sys
 import threading
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import torch
 
@@ -47,6 +49,7 @@ from potluck.wire.messages import (
     Hello,
     Holding,
     Interrupted,
+    Leaving,
     Linked,
     Measure,
     Meet,
@@ -72,10 +75,34 @@ def run_agent(address: str, spec: DeviceSpec, bind: str, say: Callable[[str], No
     )
     agent = Agent(client, spec, device, bind, say)
     try:
-        return agent.serve()
+        with _leaves_when_asked(agent, say):
+            return agent.serve()
     finally:
         agent.close()
         client.close()
+
+
+@contextlib.contextmanager
+def _leaves_when_asked(agent: Agent, say: Callable[[str], None]) -> Iterator[None]:
+    """Ctrl-C hands over and leaves; a second one leaves at once. Only where signals are heard: in the main thread."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+
+    def asked(number: int, frame: object) -> None:
+        for known, handler in before.items():
+            signal.signal(known, handler)
+        say("leaving: the others take over first; once more leaves at once")
+        agent.leave()
+
+    for number in before:
+        signal.signal(number, asked)
+    try:
+        yield
+    finally:
+        for known, handler in before.items():
+            signal.signal(known, handler)
 
 
 class Agent:
@@ -120,11 +147,11 @@ class Agent:
                 order = self._orders.get()  # no deadline: the pump puts Stop here when the coordinator goes silent
                 if isinstance(order, Stop):
                     self._say(order.reason)
-                    return 0 if order.reason == "finished" else 1
+                    return 0 if order.in_order else 1
                 self._obey(order)
         except Cancelled:
             self._say(self._over.reason if self._over is not None else "cancelled")
-            return 1 if self._over is None or self._over.reason != "finished" else 0
+            return 1 if self._over is None or not self._over.in_order else 0
         except LinkError as error:
             if self._over is not None:
                 self._say(self._over.reason)
@@ -141,6 +168,10 @@ class Agent:
             traceback.print_exc()
             self._fail(DeviceError(_one_line(error)))
             return 3
+
+    def leave(self) -> None:
+        """Asks to be let go; others take over first. From any thread, or a signal."""
+        self._client.send(Leaving())
 
     def close(self) -> None:
         self._copier.close()
@@ -170,7 +201,7 @@ class Agent:
             if isinstance(message, Stop):
                 self._over = message
                 self._verdicts.put(None)
-                if self._link is not None and message.reason != "finished":
+                if self._link is not None and not message.in_order:
                     self._link.cancel(message.reason)
                 return
 
@@ -231,6 +262,9 @@ class Agent:
         self._link.adopt(order.term, order.peers, order.window_bytes)
         state = self._put_together(self._link, order)
         me = self._spec.name
+        if me not in order.plan.devices:  # it only had something to give
+            self._client.send(Prepared(term=order.term))
+            return
         layout = PlanLayout(programs, order.plan)
         index = stage_of(order.plan, me)
         mine = order.plan.stages[index]

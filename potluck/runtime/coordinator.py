@@ -29,7 +29,27 @@ from potluck.runtime.state_transfer import send_state
 from potluck.schedules import multiplier
 from potluck.types import COORDINATOR, Plan, RoundRecord
 from potluck.wire.link import Link
-from potluck.wire.messages import Abandon, Begin, Committed, Interrupted, Prepare, Prepared, Ready, Stored, Verdict
+from potluck.wire.messages import (
+    Abandon,
+    Begin,
+    Committed,
+    Interrupted,
+    Leaving,
+    Prepare,
+    Prepared,
+    Ready,
+    Stored,
+    Verdict,
+)
+
+
+class Changeover(Exception):
+    """The plan is to change between two rounds: nobody is lost."""
+
+    def __init__(self, reason: str, leaving: tuple[str, ...] = (), plan: Plan | None = None) -> None:
+        super().__init__(reason)
+        self.leaving, self.plan = leaving, plan
+
 
 _AHEAD_ALONE = 4  # a lone device commits by itself and never waits for us,
 _SAVE_AT_LEAST_S = 120.0
@@ -71,6 +91,8 @@ class Session:
     first_copy_s: float = 0.0  # after which the first is made
     exact: bool = True  # a round that is trained again gives the same bits
     fresh: bool = True  # nothing of this run was trained before
+    heard: Callable[[str, object], None] = lambda device, message: None  # told what is not about the round in hand
+    change: Callable[[int], Changeover | None] = lambda rounds_left: None  # why the plan ends before the next round
 
 
 class Coordinator:
@@ -91,14 +113,17 @@ class Coordinator:
         self.judge = Judge(session.job, *seen_before(session.folder.path, session.first_round))
         self.stopped_early = False
         self._abandoned = False
+        self._needed = set(session.plan.devices)  # whom this term cannot do without
 
     def prepare(self, restart: Restart) -> None:
         """Gives every device its stage and waits until all hold it."""
         s = self.s
-        peers = {d: s.roster.links[d] for d in s.plan.devices}
+        givers = {m.source for m in restart.moves} - {COORDINATOR, *s.plan.devices}
+        self._needed = {*s.plan.devices, *givers}
+        peers = {d: s.roster.links[d] for d in sorted(self._needed)}
         guarded = guardians(s.plan) if s.copies else {}
         s.link.adopt(s.term, peers)
-        for device in s.plan.devices:
+        for device in peers:
             others = {d: a for d, a in peers.items() if d != device} | {COORDINATOR: s.link.address}
             s.roster.send(
                 device,
@@ -115,18 +140,19 @@ class Coordinator:
                 send_state(
                     s.link, move.target, restart.round, s.model.some(s.layout, move.names), s.timeout_s, move.held
                 )
-        waiting = set(s.plan.devices)
+        waiting = set(self._needed)
         while waiting:
             device, message = self._next(f"waiting for {', '.join(sorted(waiting))} to prepare")
             if isinstance(message, Prepared) and message.term == s.term:
                 waiting.discard(device)
+        self._needed = set(s.plan.devices)
 
     def abandon(self, reason: str) -> None:
         """Ends the term: devices keep what they hold and tell it, and nothing here waits for them any more."""
         if self._abandoned:
             return
         self._abandoned = True
-        here = [device for device in self.s.plan.devices if device in self.s.roster.specs]
+        here = [device for device in self._needed if device in self.s.roster.specs]
         self.s.roster.broadcast(Abandon(term=self.s.term, reason=reason), here)
         self.s.link.cancel(reason)
         self.saver.abandon()
@@ -145,7 +171,7 @@ class Coordinator:
         try:
             reason = self._rounds(feeder, evaluator)
             self.saver.finish()
-        except (DeviceLost, LinkError) as error:
+        except (DeviceLost, LinkError, Changeover) as error:
             self.abandon(str(error))
             raise
         finally:
@@ -162,6 +188,11 @@ class Coordinator:
         begun: deque[tuple[FedRound, Begin]] = deque()
         saved_s = time.monotonic()
         for round in range(s.first_round, last):
+            change = s.change(last - round)
+            if change is not None:
+                while begun:
+                    self._settle(*begun.popleft())
+                raise change
             fed = feeder.next(s.timeout_s)
             stop = s.should_stop()
             evaluate = evaluator is not None and (self._due(round, s.job.eval_every) or round + 1 == last)
@@ -291,7 +322,7 @@ class Coordinator:
             try:
                 device, message = self.s.roster.next(time.monotonic() + self.s.timeout_s, waiting_for)
             except DeviceLost as lost:
-                if lost.device in self.s.plan.devices:
+                if lost.device in self._needed:
                     raise
                 self._incident("left", self.committed, lost.why, "it was not in use", lost.device)
                 continue
@@ -299,8 +330,10 @@ class Coordinator:
                 raise LinkError(f"device {device}: {message.text}")
             if isinstance(message, Stored):
                 self.copying.stored(device, message.held, time.monotonic())
-            elif device in self.s.plan.devices:
+            elif device in self._needed and not isinstance(message, Leaving):
                 return device, message
+            else:
+                self.s.heard(device, message)
 
     def _announce(self) -> None:
         s = self.s

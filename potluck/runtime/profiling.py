@@ -60,6 +60,40 @@ def profile_fleet(live: LiveFleet, prepared: PreparedJob, settings: ProfileSetti
     return _Profiling(live, prepared, settings or ProfileSettings()).run()
 
 
+def offer_samples(live: LiveFleet, prepared: PreparedJob) -> str:
+    """Makes a few rows of every feed available to the devices: inputs must be valid, and random ones are not."""
+    count = 2 * prepared.job.micro_batch
+    feeds = first_samples(prepared.job, count).feeds
+    size = sum(t.nbytes for t in feeds.values()) / max(1, *(len(t) for t in feeds.values()))
+    rows = max(1, min(count, int(_SAMPLE_BYTES / max(size, 1))))
+    data = to_safetensors({name: tensor[:rows].contiguous() for name, tensor in feeds.items()})
+    digest = hashlib.sha256(data).hexdigest()
+    live.server.offer(digest, data)
+    return digest
+
+
+def measure_order(prepared: PreparedJob, samples: str, budget_s: float, again: int | None = None) -> Measure:
+    """What tells a device to measure the model, or only one block once more."""
+    facts = prepared.facts
+    return Measure(
+        program=facts.digest,
+        samples=samples,
+        rows=row_counts(prepared.job.micro_batch),
+        sizes=tuple(float(b.weight_bytes + b.stash_bytes + 1) for b in facts.blocks),
+        optimizer=prepared.optimizer,
+        budget_s=budget_s,
+        again=again,
+        rehearse=() if again is not None else to_rehearse(facts),
+    )
+
+
+def as_measured(prepared: PreparedJob, profile: DeviceProfile, host: str, answer: Measured) -> DeviceProfile:
+    """A device's profile, with the memory that its blocks really took."""
+    rows = row_counts(prepared.job.micro_batch)[0]
+    profile = msgspec.structs.replace(profile, host=host)
+    return with_resident(profile, prepared.facts, rows, IN_FLIGHT, answer.rehearsed)
+
+
 class _Profiling:
     def __init__(self, live: LiveFleet, prepared: PreparedJob, settings: ProfileSettings) -> None:
         self._live, self._prepared, self._settings = live, prepared, settings
@@ -70,7 +104,7 @@ class _Profiling:
 
     def run(self) -> Profile:
         self._live.server.offer(self._prepared.facts.digest, encode(self._prepared.built.programs))
-        self._samples = self._offer_samples()
+        self._samples = offer_samples(self._live, self._prepared)
         found = self._still_valid()
         missing = [d for d in self._devices if d not in found]
         found |= self._measure(missing)
@@ -95,29 +129,8 @@ class _Profiling:
             optimizer=type(self._prepared.optimizer).__name__,
         )
 
-    def _offer_samples(self) -> str:
-        """Makes a few rows of every feed available to the devices: inputs must be valid, and random ones are not."""
-        count = 2 * self._prepared.job.micro_batch
-        feeds = first_samples(self._prepared.job, count).feeds
-        size = sum(t.nbytes for t in feeds.values()) / max(1, *(len(t) for t in feeds.values()))
-        rows = max(1, min(count, int(_SAMPLE_BYTES / max(size, 1))))
-        data = to_safetensors({name: tensor[:rows].contiguous() for name, tensor in feeds.items()})
-        digest = hashlib.sha256(data).hexdigest()
-        self._live.server.offer(digest, data)
-        return digest
-
     def _order(self, budget_s: float, again: int | None = None) -> Measure:
-        facts = self._prepared.facts
-        return Measure(
-            program=facts.digest,
-            samples=self._samples,
-            rows=self._rows,
-            sizes=tuple(float(b.weight_bytes + b.stash_bytes + 1) for b in facts.blocks),
-            optimizer=self._prepared.optimizer,
-            budget_s=budget_s,
-            again=again,
-            rehearse=() if again is not None else to_rehearse(facts),
-        )
+        return measure_order(self._prepared, self._samples, budget_s, again)
 
     def _still_valid(self) -> dict[str, DeviceProfile]:
         """Profiles from before that still hold: a block is timed again, and more often where that disagrees."""
@@ -160,9 +173,7 @@ class _Profiling:
         for device, answer in self._answers(devices, self._settings.seconds):
             if answer.profile is None:
                 raise DeviceError(f"device {device}: it sent no profile; join again with the same potluck version")
-            profile = msgspec.structs.replace(answer.profile, host=self._keys[device].host)
-            rows, facts = self._rows[0], self._prepared.facts
-            found[device] = with_resident(profile, facts, rows, IN_FLIGHT, answer.rehearsed)
+            found[device] = as_measured(self._prepared, answer.profile, self._keys[device].host, answer)
             if self._store is not None:
                 self._store.keep(self._keys[device], found[device])
         return found

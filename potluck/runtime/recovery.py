@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import time
+from collections.abc import Collection
+from typing import Any
 
 from msgspec.structs import replace
 
@@ -18,7 +20,8 @@ from potluck.plan.tables import Tables
 from potluck.plan.validate import validate
 from potluck.recover.placement import Restart, recovery_point, restart_at
 from potluck.recover.repartition import nearest
-from potluck.runtime.coordinator import Coordinator, Session
+from potluck.runtime.changes import Changes
+from potluck.runtime.coordinator import Changeover, Coordinator, Session
 from potluck.runtime.layout import PlanLayout
 from potluck.runtime.live_fleet import LiveFleet
 from potluck.runtime.prepare import PreparedJob
@@ -33,44 +36,79 @@ _EVERYTHING = -1  # stage number of the whole model
 class Recovery:
     """Everything that outlives a term: the plans there were, what went wrong, and how to go on."""
 
-    def __init__(self, live: LiveFleet, prepared: PreparedJob, profile: Profile | None) -> None:
-        self._live, self._prepared, self._profile = live, prepared, profile
-        self._tables = None if profile is None else Tables(profile)
+    def __init__(self, live: LiveFleet, prepared: PreparedJob, changes: Changes) -> None:
+        self._live, self._prepared, self._changes = live, prepared, changes
         self._layouts: dict[int, PlanLayout] = {}
         self._setbacks = Setbacks()
         self._incidents: list[IncidentRecord] = []  # that are not told yet
         self._noticed_s = 0.0
+        self._leaving: tuple[str, ...] = ()
         self._sizes = tensor_sizes(prepared.built.programs)
+
+    @property
+    def _profile(self) -> Profile | None:
+        return self._changes.profile
+
+    @property
+    def _tables(self) -> Tables | None:
+        return None if self._profile is None else Tables(self._profile)
 
     def begin(self, session: Session) -> Restart:
         """The first term: everything comes from the coordinator."""
+        self._changes.force = session.plan
         return self._restart(session, {}, session.first_round)
+
+    def change(self, coordinator: Coordinator, change: Changeover) -> tuple[Session, Restart]:
+        """The next term, by another plan; whoever leaves gives away what it holds."""
+        self._noticed_s = time.monotonic()
+        holdings, losses = self._ask(coordinator.s, None)
+        if losses:  # in this very moment
+            return self._next(coordinator, holdings, losses, "; ".join(losses.values()))
+        plan = change.plan or self._plan(coordinator.s, change.leaving, DeviceError(str(change)))
+        kind = "left" if change.leaving else "joined" if set(plan.devices) - set(coordinator.s.plan.devices) else "plan"
+        session, restart = self._term(coordinator, plan, holdings, str(change))
+        self._note(session, coordinator, restart, kind, change.leaving, str(change))
+        return session, restart
 
     def after(self, coordinator: Coordinator, error: DeviceError) -> tuple[Session, Restart]:
         """The next term, for the devices that are left; an error if there is no way on."""
         self._noticed_s = time.monotonic()
-        session = coordinator.s
-        holdings, losses = self._ask(session, error)
+        holdings, losses = self._ask(coordinator.s, error)
+        return self._next(coordinator, holdings, losses, "; ".join(losses.values()) or str(error))
+
+    def _next(
+        self, coordinator: Coordinator, holdings: dict[str, tuple[Held, ...]], losses: dict[str, str], what: str
+    ) -> tuple[Session, Restart]:
         lost = tuple(losses)
-        committed = coordinator.committed
-        in_training = coordinator.begun is not None and coordinator.begun >= committed
-        stop = self._setbacks.note(committed, in_training, lost)
+        in_training = coordinator.begun is not None and coordinator.begun >= coordinator.committed
+        stop = self._setbacks.note(coordinator.committed, in_training, lost)
         if stop is not None:
-            raise PotluckError(f"{stop}; {self._samples(coordinator)}{error}") from error
-        plan = self._plan(session, lost, error)
+            raise PotluckError(f"{stop}; {self._samples(coordinator)}{what}")
+        advice = self._live.roster.what_now
+        gone = [d for d in coordinator.s.plan.devices if d not in self._live.roster.specs]
+        plan = self._plan(coordinator.s, gone, DeviceError(f"{what}; {advice}")) if gone else coordinator.s.plan
+        session, restart = self._term(coordinator, plan, holdings, _reason(lost))
+        self._note(session, coordinator, restart, "lost" if lost else "link", lost, what)
+        if gone:
+            self._changes.look_for_better()
+        return session, restart
+
+    def _term(
+        self, coordinator: Coordinator, plan: Plan, holdings: dict[str, tuple[Held, ...]], reason: str
+    ) -> tuple[Session, Restart]:
+        """The session of the next term, and where it starts."""
+        session, committed = coordinator.s, coordinator.committed
         session = dataclasses.replace(
-            session, plan=plan, layout=PlanLayout(session.layout.programs, plan), plan_reason=_reason(lost),
+            session, plan=plan, layout=PlanLayout(session.layout.programs, plan), plan_reason=reason,
             term=self._live.next_term(session.term), copies=self._room_for_copies(plan), fresh=False,
         )  # fmt: skip
+        self._changes.force = plan
         # Of the very last round nothing is left to train, so nobody would report it.
         last = committed - 1 if coordinator.order is not None and committed == coordinator.order.rounds else committed
         restart = self._restart(session, holdings, last)
         plans = [layout.plan for layout in self._layouts.values()]
         exact = all(len(stage.group) == 1 for known in plans for stage in known.stages)
-        session = dataclasses.replace(session, first_round=restart.round, exact=exact)
-        what = "; ".join(losses.values()) or str(error)
-        self._incidents.append(self._incident(session, coordinator, restart, lost, what))
-        return session, restart
+        return dataclasses.replace(session, first_round=restart.round, exact=exact), restart
 
     def done(self, coordinator: Coordinator) -> None:
         """All devices are ready to go on: says what happened since they were last."""
@@ -78,14 +116,19 @@ class Recovery:
             took_s = time.monotonic() - coordinator.s.started_s - incident.at_s
             coordinator.say(replace(incident, recovery_s=took_s))
         self._incidents.clear()
+        for device in self._leaving:
+            self._changes.gone(device)
+            if device in self._live.roster.specs:
+                self._live.roster.release(device)
+        self._leaving = ()
 
-    def _ask(self, session: Session, error: DeviceError) -> tuple[dict[str, tuple[Held, ...]], dict[str, str]]:
+    def _ask(self, session: Session, error: DeviceError | None) -> tuple[dict[str, tuple[Held, ...]], dict[str, str]]:
         """What those hold who are left; and who is lost, and how."""
         roster = self._live.roster
         lost = {error.device: error.why} if isinstance(error, DeviceLost) else {}
         holdings: dict[str, tuple[Held, ...]] = {}
         deadline = time.monotonic() + session.timeout_s
-        settled = time.monotonic() + (0.0 if lost else _CAUSE_S)
+        settled = time.monotonic() + (0.0 if lost or error is None else _CAUSE_S)
         while missing := sorted(d for d in session.plan.devices if d in roster.specs and d not in holdings):
             try:
                 device, message = roster.next(deadline, f"waiting for {', '.join(missing)} to say what they hold")
@@ -103,10 +146,8 @@ class Recovery:
                 break
         return {d: h for d, h in holdings.items() if d in roster.specs}, lost
 
-    def _plan(self, session: Session, lost: tuple[str, ...], error: DeviceError) -> Plan:
-        gone = [d for d in session.plan.devices if d not in self._live.roster.specs]
-        if not gone:
-            return session.plan
+    def _plan(self, session: Session, gone: Collection[str], error: DeviceError) -> Plan:
+        """A plan without some devices."""
         known = set(
             self._live.roster.specs if self._profile is None else (d.device.name for d in self._profile.devices)
         )
@@ -114,7 +155,7 @@ class Recovery:
         plan = nearest(session.plan, gone, idle, self._seconds)
         if plan is None:
             left = ", ".join(d for d in session.plan.devices if d not in gone) or "nobody"
-            raise DeviceError(f"{error} ({left} left: no plan fits them)") from error
+            raise DeviceError(f"{error} ({left} left: no plan fits)")
         return plan
 
     def _seconds(self, plan: Plan) -> float:
@@ -136,13 +177,18 @@ class Recovery:
     def _room_for_copies(self, plan: Plan) -> bool:
         return self._tables is None or fits(plan, self._prepared.facts, self._tables, snapshot=True)
 
+    def _names_of(self) -> dict[tuple[int, int], frozenset[str]]:
+        """The tensors of every state that somebody may hold."""
+        found = {(0, _EVERYTHING): frozenset(self._sizes)}
+        for term, layout in self._layouts.items():
+            found |= {(term, index): _names(layout, index) for index in range(len(layout.plan.stages))}
+        return found
+
     def _restart(self, session: Session, holdings: dict[str, tuple[Held, ...]], at_most: int) -> Restart:
         self._layouts[session.term] = session.layout
-        whole = Held(term=0, stage=_EVERYTHING, round=session.model.round)
-        names_of = {(0, _EVERYTHING): frozenset(self._sizes)}
-        for term, layout in self._layouts.items():
-            names_of |= {(term, index): _names(layout, index) for index in range(len(layout.plan.stages))}
+        names_of = self._names_of()
         wanted = {m.device: names_of[session.term, i] for i, s in enumerate(session.plan.stages) for m in s.group}
+        whole = Held(term=0, stage=_EVERYTHING, round=session.model.round)
         held = {**holdings, COORDINATOR: (whole,)}
         needed = frozenset(name for names in wanted.values() for name in names)
         point = recovery_point(held, names_of, needed, at_most)
@@ -156,16 +202,21 @@ class Recovery:
         ids = coordinator.order.round(coordinator.committed).ids
         return f"look at samples {min(ids)} to {max(ids)}, {len(ids)} of them; "
 
-    def _incident(
-        self, session: Session, coordinator: Coordinator, restart: Restart, lost: tuple[str, ...], what: str
-    ) -> IncidentRecord:
+    def _note(
+        self, session: Session, coordinator: Coordinator, restart: Restart, kind: Any, devices: tuple[str, ...],
+        what: str,
+    ) -> None:  # fmt: skip
+        """Remembers what happened, to be told when everybody is ready."""
         replayed = coordinator.committed - restart.round
         moved = restart.moved_bytes(self._sizes)
         again = f"{replayed} round{'s' * (replayed > 1)} trained again, " if replayed else ""
-        return IncidentRecord(
-            kind="lost" if lost else "link", round=coordinator.committed, device=lost[0] if lost else None, what=what,
-            action=f"{_reason(lost)}: {again}{size_text(moved)} moved", at_s=self._noticed_s - session.started_s,
-            replayed_rounds=replayed, moved_bytes=moved,
+        self._leaving = devices if kind == "left" else ()
+        self._incidents.append(
+            IncidentRecord(
+                kind=kind, round=coordinator.committed, device=devices[0] if devices else None, what=what,
+                action=f"{session.plan_reason}: {again}{size_text(moved)} moved",
+                at_s=self._noticed_s - session.started_s, replayed_rounds=replayed, moved_bytes=moved,
+            )
         )  # fmt: skip
 
 

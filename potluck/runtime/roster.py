@@ -12,7 +12,18 @@ from potluck.errors import DeviceError, DeviceLost, InputError, PotluckError
 from potluck.types import DeviceSpec
 from potluck.wire.channel import Connected, Disconnected
 from potluck.wire.control import ControlServer
-from potluck.wire.messages import PROTOCOL, Failed, FromAgent, FromCoordinator, Hello, Linked, Stop, Welcome
+from potluck.wire.messages import (
+    HANDED_OVER,
+    PROTOCOL,
+    Failed,
+    FromAgent,
+    FromCoordinator,
+    Hello,
+    Leaving,
+    Linked,
+    Stop,
+    Welcome,
+)
 
 _POLL_S = 0.2
 
@@ -34,6 +45,7 @@ class Roster:
         self.interrupted: Callable[[], bool] = lambda: False
         self.died: Callable[[], dict[str, str]] = dict  # devices started here that have ended, and how
         self._buried: set[str] = set()  # of these, whose loss was told
+        self.closed = True  # nobody but those awaited may join
         self.what_now = "start again without it, or once it is back"  # said with every loss
 
     def gather(self, wanted: Iterable[str] | int, timeout_s: float, progress: Callable[[str], None]) -> None:
@@ -59,6 +71,15 @@ class Roster:
         """Tells the given devices, or everybody who is here."""
         for device in self._numbers if devices is None else devices:
             self.send(device, message)
+
+    def release(self, device: str) -> None:
+        """Lets a device go that has nothing to do any more."""
+        self.send(device, Stop(reason=HANDED_OVER))
+        number = self._numbers.pop(device)
+        self._names.pop(number, None)
+        self._buried.add(device)
+        for known in (self.specs, self.hellos, self.links):
+            known.pop(device, None)
 
     def next(self, deadline: float, waiting_for: str) -> tuple[str, FromAgent]:
         """The next message of a device; a DeviceError if one fails, vanishes, or nothing comes in time."""
@@ -92,6 +113,11 @@ class Roster:
                 continue
             if isinstance(message, Linked):
                 self.links[name] = message.address
+            if isinstance(message, Leaving) and self.closed:  # nothing is trained that it could hand over
+                self._server.send(event.peer_id, Stop(reason=HANDED_OVER))
+                if not self._forget(event.peer_id, "it was asked to"):
+                    raise self._gone(name, f"device {name} leaves")
+                continue
             return name, message
 
     def _dead(self) -> tuple[str, str] | None:
@@ -112,7 +138,7 @@ class Roster:
             refusal = f"a device named {name} is already here; join with another --name"
         elif name in self.proofs and not hmac.compare_digest(self.proofs[name].encode(), hello.proof.encode()):
             refusal = f"the name {name} belongs to a device of the coordinator's own machine; join with another --name"
-        elif not self._has_room(name) or (self._expected is not None and name not in self._expected):
+        elif self.closed and (not self._has_room(name) or (self._expected is not None and name not in self._expected)):
             refusal = "the run has all its devices; join the next one"
         if refusal is not None:
             self._server.send(number, Stop(reason=refusal))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from potluck.control.audit import audit
@@ -12,7 +12,8 @@ from potluck.metrics.folds import throughput, usual_round_s
 from potluck.metrics.records import RECORDS, EvaluationRecord, read
 from potluck.model.program import encode
 from potluck.recover.checkpoint import load
-from potluck.runtime.coordinator import Coordinator, Session
+from potluck.runtime.changes import Changes
+from potluck.runtime.coordinator import Changeover, Coordinator, Session
 from potluck.runtime.layout import PlanLayout
 from potluck.runtime.live_fleet import LiveFleet
 from potluck.runtime.model_state import ModelState
@@ -43,7 +44,7 @@ class TrainResult:
 
 def run_on(
     live: LiveFleet, prepared: PreparedJob, plan: Plan, options: Options, *, reason: str = "given",
-    predicted_s: float | None = None, profile: Profile | None = None,
+    predicted_s: float | None = None, profile: Profile | None = None, recovery: type[Recovery] = Recovery,
 ) -> TrainResult:  # fmt: skip
     """Trains a prepared job by a plan on devices that are already here; they stay for the next one.
 
@@ -52,15 +53,21 @@ def run_on(
     """
     for device in sorted(set(live.roster.specs) - set(plan.devices)):
         options.progress(f"{device} is not in the plan and stays idle")
-    session = _session(live, prepared, plan, options, reason)
+    changes = Changes(live, prepared, profile, options)
+    session = replace(
+        _session(live, prepared, plan, options, reason), heard=changes.heard, change=changes.due
+    )  # fmt: skip
     try:
         live.server.offer(session.digest, encode(prepared.built.programs))
-        coordinator, ended = _train(session, Recovery(live, prepared, profile))
+        live.roster.closed = False
+        coordinator, ended = _train(session, recovery(live, prepared, changes))
         model_path = coordinator.saver.write_final()
     except BaseException as error:
         live.fail(error)
         raise
     finally:
+        live.roster.closed = True
+        changes.close()
         session.folder.close()
     return _result(session, coordinator, ended, model_path, predicted_s)
 
@@ -78,7 +85,9 @@ def _train(session: Session, recovery: Recovery) -> tuple[Coordinator, str]:
             except (DeviceLost, LinkError) as error:
                 coordinator.abandon(str(error))
                 session, restart = recovery.after(coordinator, error)
-                coordinator = Coordinator(session)
+            except Changeover as change:
+                session, restart = recovery.change(coordinator, change)
+            coordinator = Coordinator(session)
     except PotluckError as error:
         with contextlib.suppress(PotluckError):  # a callback that failed may fail on this record too
             coordinator.say_end("failed", str(error))

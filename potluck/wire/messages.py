@@ -131,6 +131,10 @@ class Stored(Message, frozen=True, kw_only=True, tag="stored"):
     held: Held
 
 
+class Leaving(Message, frozen=True, kw_only=True, tag="leaving"):
+    """I have to go: take over what I hold, and tell me when you have."""
+
+
 class Failed(Message, frozen=True, kw_only=True, tag="failed"):
     """I cannot go on."""
 
@@ -230,14 +234,23 @@ class Evaluate(Message, frozen=True, kw_only=True, tag="evaluate"):
     sizes: tuple[int, ...]
 
 
+FINISHED = "finished"
+HANDED_OVER = "the others have taken over"
+
+
 class Stop(Message, frozen=True, kw_only=True, tag="stop"):
     """It is over."""
 
     reason: str
 
+    @property
+    def in_order(self) -> bool:
+        """Whether nothing went wrong."""
+        return self.reason in (FINISHED, HANDED_OVER)
+
 
 FromAgent = (
     Echo | MeasureProgress | Measured | Probed | Hello | Linked | Prepared | Ready | Committed | Interrupted | Holding
-    | Stored | Failed
+    | Stored | Leaving | Failed
 )  # fmt: skip
 FromCoordinator = Echo | Measure | Meet | Probe | Welcome | Prepare | Begin | Verdict | Evaluate | Abandon | Stop

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +23,9 @@ from potluck.recover.checkpoint import load, newest
 from potluck.runtime.live_fleet import LiveFleet
 from potluck.runtime.options import Options
 from potluck.runtime.prepare import PreparedJob, prepare_job
+from potluck.runtime.profiling import ProfileSettings, profile_fleet
 from potluck.runtime.run import TrainResult, run_on
-from potluck.types import Fleet, Plan
+from potluck.types import DeviceSpec, Fleet, Plan
 
 PATIENT = 60.0
 ROUNDS = 8
@@ -90,7 +94,9 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, torch.Ten
     return state(folder)
 
 
-@pytest.mark.parametrize("lost", ["d0", "d1", "d2"])
+@pytest.mark.parametrize(
+    "lost", [pytest.param("d0", marks=pytest.mark.full), "d1", pytest.param("d2", marks=pytest.mark.full)]
+)
 def test_the_only_device_of_a_stage_vanishes_and_the_bits_are_the_same(
     lost: str, undisturbed: dict[str, torch.Tensor], tmp_path: Path
 ) -> None:
@@ -106,6 +112,7 @@ def test_the_only_device_of_a_stage_vanishes_and_the_bits_are_the_same(
     assert [lost in plan.devices for plan in plans] == [True, False]
 
 
+@pytest.mark.full
 def test_without_copies_everybody_goes_back_to_the_coordinators(
     undisturbed: dict[str, torch.Tensor], tmp_path: Path
 ) -> None:
@@ -127,6 +134,7 @@ def test_two_neighbours_vanish_at_once(undisturbed: dict[str, torch.Tensor], tmp
     assert [n for n in undisturbed if not torch.equal(found[n], undisturbed[n])] == []
 
 
+@pytest.mark.full
 def test_one_after_the_other_until_one_is_left(undisturbed: dict[str, torch.Tensor], tmp_path: Path) -> None:
     prepared = job(hard=True)
     result = survived(tmp_path / "run", cut(prepared.facts, 3), prepared, At(2, kill("d0")), At(5, kill("d2")))
@@ -148,6 +156,7 @@ def test_a_member_of_a_group_vanishes_and_nothing_is_trained_again(tmp_path: Pat
         assert torch.allclose(found[name], tensor, rtol=1e-4, atol=1e-6), name
 
 
+@pytest.mark.full
 def test_a_device_that_freezes_is_done_without(undisturbed: dict[str, torch.Tensor], tmp_path: Path) -> None:
     prepared = job(hard=True)
     result = survived(tmp_path / "run", cut(prepared.facts, 3), prepared, At(3, kill("d1", how=signal.SIGSTOP)))
@@ -179,3 +188,75 @@ def test_a_round_that_kills_twice_is_named(tmp_path: Path) -> None:
     poison = Poison(2, deed)
     with pytest.raises(PotluckError, match=r"round 3 was the last of d0 and of d1: .*look at samples"):
         survived(tmp_path / "run", cut(prepared.facts, 3), prepared, poison)
+
+
+def test_one_that_is_asked_to_leave_hands_over_first_and_nothing_is_trained_again(
+    undisturbed: dict[str, torch.Tensor], tmp_path: Path
+) -> None:
+    prepared = job(hard=True)
+    leaver: list[Any] = []
+
+    def ask(live: LiveFleet) -> None:
+        leaver.append(live.agents.processes["d1"])
+        leaver[0].send_signal(signal.SIGINT)
+
+    result = survived(tmp_path / "run", cut(prepared.facts, 3), prepared, At(2, ask))
+    assert_nothing_lost(tmp_path / "run", result)
+    found = state(tmp_path / "run")
+    assert [n for n in undisturbed if not torch.equal(found[n], undisturbed[n])] == []
+    [incident] = incidents(tmp_path / "run")
+    assert (incident.kind, incident.device, incident.replayed_rounds) == ("left", "d1", 0)
+    assert incident.moved_bytes > 0
+    assert leaver[0].poll() == 0
+
+
+def test_a_newcomer_is_measured_and_put_to_use_between_two_rounds(tmp_path: Path) -> None:
+    case = next(c for c in core_cases() if c.name == "mlp")
+    prepared = prepare_job(replace(case_job(case, 400), checkpoint_every=None))
+    slow = Fleet(devices=(DeviceSpec(name="d0", speed=0.03), DeviceSpec(name="d1", speed=0.03)))
+    newcomers: list[subprocess.Popen[bytes]] = []
+
+    def arrive(live: LiveFleet) -> None:
+        command = [sys.executable, "-m", "potluck", "join", live.server.address, "--name", "fast", "--threads", "1"]
+        newcomers.append(subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL))
+
+    deed = At(1, arrive)
+    settings = ProfileSettings(seconds=1.0, network_seconds=0.3)
+    try:
+        with LiveFleet(slow, Options(timeout_s=PATIENT)) as live:
+            deed.live = live  # type: ignore[assignment]
+            profile = profile_fleet(live, prepared, settings)
+            stop = Stopper()
+            options = Options(
+                run_dir=tmp_path / "run", timeout_s=PATIENT, watchers=(deed, stop), profile_s=1.0, plan_s=0.5,
+                should_stop=stop.wanted,
+            )  # fmt: skip
+            result = run_on(live, prepared, cut(prepared.facts, 2), options, profile=profile)
+            assert newcomers[0].poll() is None
+    finally:
+        for process in newcomers:
+            process.wait(20.0)
+    assert stop.adopted, "the newcomer was never used"
+    assert "fast" in stop.adopted[-1].plan.devices
+    assert (result.samples_lost, result.samples_doubled) == (0, 0)
+    assert audit(tmp_path / "run").exact
+    [incident] = incidents(tmp_path / "run")
+    assert (incident.kind, incident.replayed_rounds) == ("joined", 0)
+
+
+class Stopper:
+    """Stops a run a few rounds after its second plan."""
+
+    def __init__(self) -> None:
+        self.adopted: list[PlanAdopted] = []
+        self.rounds = 0
+
+    def record(self, record: object) -> None:
+        if isinstance(record, PlanAdopted) and record.round > 0:
+            self.adopted.append(record)
+
+    def lanes(self, round: int, busy: dict[str, float]) -> None:
+        self.rounds += bool(self.adopted)
+
+    def wanted(self) -> bool:
+        return self.rounds >= 3

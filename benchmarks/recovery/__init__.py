@@ -1,0 +1,1 @@
+"""Losses on a testbed: what is noticed, how soon it goes on, and that nothing is lost."""

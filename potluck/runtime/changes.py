@@ -1,0 +1,119 @@
+"""What wants another plan while a run trains: somebody leaves in order, somebody joins, a better plan is found.
+
+Nothing is lost by any of them. The next plan comes into force between two rounds.
+"""
+
+from __future__ import annotations
+
+from concurrent.futures import Future, ThreadPoolExecutor
+
+from potluck.errors import PlanError
+from potluck.plan.events import simulate
+from potluck.plan.groups import shareable
+from potluck.plan.search import find_plan
+from potluck.profile.members import of_devices, with_newcomer
+from potluck.runtime.coordinator import Changeover
+from potluck.runtime.live_fleet import LiveFleet
+from potluck.runtime.options import Options
+from potluck.runtime.prepare import PreparedJob
+from potluck.runtime.profiling import as_measured, measure_order, offer_samples
+from potluck.types import Plan, Profile
+from potluck.units import milliseconds
+from potluck.wire.messages import Leaving, Linked, Measured
+
+_MEASURE_S = 5.0  # at most, that a newcomer measures the model
+_WORTH = 0.05  # of a round's time, at least: below, predictions cannot tell plans apart
+_SWITCH_S = 2.0  # what a change of plans costs beside what moves
+
+
+class Changes:
+    """Who comes and goes, and the search for a better plan, in the background."""
+
+    def __init__(self, live: LiveFleet, prepared: PreparedJob, profile: Profile | None, options: Options) -> None:
+        self._live, self._prepared, self._say = live, prepared, options.progress
+        self._measure_s, self._plan_s = min(_MEASURE_S, options.profile_s), options.plan_s
+        self.profile = profile
+        self.force: Plan | None = None  # the plan in force
+        self._leaving: list[str] = []
+        self._samples: str | None = None
+        self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="potluck-planning")
+        self._search: Future[Plan | None] | None = None
+
+    def heard(self, device: str, message: object) -> None:
+        """Something that is not about the round in hand."""
+        if isinstance(message, Leaving) and device not in self._leaving:
+            self._leaving.append(device)
+        elif isinstance(message, Linked):
+            self._welcome(device)
+        elif isinstance(message, Measured) and message.profile is not None and self.profile is not None:
+            hello = self._live.roster.hellos[device]
+            new = as_measured(self._prepared, message.profile, hello.host, message)
+            self.profile = with_newcomer(self.profile, new)
+            self._say(f"{device} is measured; looking for a plan with it")
+            self.look_for_better()
+
+    def _welcome(self, device: str) -> None:
+        if self.profile is None:
+            self._say(f"{device} joined and stays idle: the plan was given")
+            return
+        if self._samples is None:
+            self._samples = offer_samples(self._live, self._prepared)
+        self._say(f"{device} joined and measures the model")
+        self._live.roster.send(device, measure_order(self._prepared, self._samples, self._measure_s))
+
+    def look_for_better(self) -> None:
+        """Searches for a plan for whoever is here, in the background; `due` tells when it is worth it."""
+        self._search = None if self.profile is None else self._pool.submit(self._find)
+
+    def _find(self) -> Plan | None:
+        plan, profile = self.force, self.profile
+        if profile is None or plan is None:
+            return None
+        facts = shareable(self._prepared.facts, self._prepared.job.batchnorm)
+        here = [d for d in list(self._live.roster.specs) if d not in self._leaving]
+        sizes = [(plan.micro_batch_size, plan.micro_batches)]
+        try:
+            return find_plan(facts, of_devices(profile, here), sizes, seconds=self._plan_s).plan
+        except PlanError:
+            return None
+
+    def due(self, rounds_left: int) -> Changeover | None:
+        """What is to change before the next round."""
+        leaving = tuple(d for d in self._leaving if self.force is not None and d in self.force.devices)
+        if leaving:
+            return Changeover(f"{', '.join(leaving)} leaves", leaving)
+        for device in [d for d in self._leaving if d in self._live.roster.specs]:
+            self._live.roster.release(device)
+        if self._search is None or not self._search.done():
+            return None
+        plan, self._search = self._search.result(), None
+        if plan is None or plan == self.force or not set(plan.devices) <= set(self._live.roster.links):
+            return None
+        return self._if_worth_it(plan, rounds_left)
+
+    def _if_worth_it(self, plan: Plan, rounds_left: int) -> Changeover | None:
+        if self.profile is None or self.force is None:
+            return None
+        facts = self._prepared.facts
+        now_s, then_s = (simulate(p, facts, self.profile).round_s for p in (self.force, plan))
+        gain_s = now_s - then_s
+        if gain_s < _WORTH * now_s or gain_s * rounds_left < self._moving_s():
+            return None
+        return Changeover(f"a better plan: {milliseconds(then_s)} a round instead of {milliseconds(now_s)}", plan=plan)
+
+    def _moving_s(self) -> float:
+        """What a change costs at most: the whole model over one link."""
+        blocks = self._prepared.facts.blocks
+        size = sum(b.weight_bytes + self._prepared.facts.optimizer_slots * b.trainable_bytes for b in blocks)
+        rates = (
+            [link.bandwidth_bytes_s for link in self.profile.links if link.bandwidth_bytes_s] if self.profile else []
+        )
+        return _SWITCH_S + (size / min(rates) if rates else 0.0)
+
+    def gone(self, device: str) -> None:
+        """It has left, or is lost."""
+        self._leaving = [d for d in self._leaving if d != device]
+
+    def close(self) -> None:
+        """Waits for nothing."""
+        self._pool.shutdown(wait=False, cancel_futures=True)
