@@ -2,8 +2,8 @@
 
     python -m benchmarks.recovery.coordinator --listen 10.77.0.1:7117 --devices 6 --model gpt_10m --run-dir run
 
-Its first line on standard output says when training may begin, on the machine's monotonic clock; the records of the run
-tell the rest.
+Its first line on standard output says that all devices are here, its second when training begins, on the machine's
+monotonic clock; the records of the run tell the rest.
 """
 
 from __future__ import annotations
@@ -50,6 +50,7 @@ def main(
     plan = msgspec.json.decode(plan_file.read_bytes(), type=Plan)
     waiting = Options(listen=listen, joined=devices, timeout_s=TIMEOUT_S)
     with LiveFleet(None, waiting) as live:
+        print(json.dumps({"here": sorted(live.roster.specs)}), flush=True)
         profile = profile_fleet(live, prepared, ProfileSettings(seconds=profile_s, timeout_s=TIMEOUT_S))
         print(json.dumps({"ready_s": time.monotonic()}), flush=True)
         options = Options(run_dir=run_dir, timeout_s=TIMEOUT_S, first_copy_s=0.0 if copies else 1e9)

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import torch
@@ -93,7 +94,8 @@ def run(bed: Testbed, setup: Setup, folder: Path, deed: Deed | None, after: int,
     try:
         with unhurried(bed):
             happening = Happening(bed, join_all(bed, logs=folder), folder)
-            _ready(coordinator, outcome)
+            _line(coordinator)
+        outcome.began_s = float(_line(coordinator)["ready_s"])
         _watch(coordinator, setup, folder, outcome, happening, deed, after, random.Random(seed))  # noqa: S311 - a moment, not a secret
         coordinator.wait(30.0)
     except (TimeoutError, subprocess.TimeoutExpired, RuntimeError) as error:
@@ -109,12 +111,13 @@ def run(bed: Testbed, setup: Setup, folder: Path, deed: Deed | None, after: int,
     return outcome
 
 
-def _ready(coordinator: subprocess.Popen[bytes], outcome: Outcome) -> None:
+def _line(coordinator: subprocess.Popen[bytes]) -> dict[str, Any]:
     assert coordinator.stdout is not None
     line = coordinator.stdout.readline()
     if not line:
         raise RuntimeError("the coordinator ended before it was ready")
-    outcome.began_s = float(json.loads(line)["ready_s"])
+    found: dict[str, Any] = json.loads(line)
+    return found
 
 
 def _watch(

@@ -146,6 +146,7 @@ class Coordinator:
             if isinstance(message, Prepared) and message.term == s.term:
                 waiting.discard(device)
         self._needed = set(s.plan.devices)
+        s.roster.watch(s.plan.devices)
 
     def abandon(self, reason: str) -> None:
         """Ends the term: devices keep what they hold and tell it, and nothing here waits for them any more."""

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from potluck import __version__
 from potluck.errors import DeviceError, DeviceLost, InputError, PotluckError
 from potluck.types import DeviceSpec
-from potluck.wire.channel import Connected, Disconnected
+from potluck.wire.channel import PATIENT_S, SILENCE_S, Connected, Disconnected
 from potluck.wire.control import ControlServer
 from potluck.wire.messages import (
     HANDED_OVER,
@@ -71,6 +71,11 @@ class Roster:
         """Tells the given devices, or everybody who is here."""
         for device in self._numbers if devices is None else devices:
             self.send(device, message)
+
+    def watch(self, devices: Iterable[str]) -> None:
+        """From now on these are missed soon: they train, and nothing there holds the interpreter for long."""
+        for device in devices:
+            self._server.expect(self._numbers[device], SILENCE_S)
 
     def release(self, device: str) -> None:
         """Lets a device go that has nothing to do any more."""
@@ -145,6 +150,7 @@ class Roster:
             self._server.disconnect(number, refusal)
             return
         self._server.accept(number)
+        self._server.expect(number, PATIENT_S)
         self._numbers[name], self._names[number] = number, name
         self.specs[name], self.hellos[name] = hello.device, hello
         self.send(name, self.welcome)

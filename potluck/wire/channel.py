@@ -16,6 +16,7 @@ In = TypeVar("In")
 R = TypeVar("R")
 
 SILENCE_S = 3.0  # above the 2 s that a device may hold the interpreter lock
+PATIENT_S = 12.0  # while it starts, reads a program or measures: on a twelfth of a core that holds the lock for long
 PINGS_PER_SILENCE = 6
 MAX_MESSAGE_BYTES = 16 * 2**20
 MAX_PENDING_BYTES = 64 * 2**20  # queued for a side that reads too slowly
@@ -124,7 +125,8 @@ class Conversation(Generic[In]):
         self._socket = socket
         self._decoder = decoder
         self._deliver = deliver
-        self._silence_s = silence_s
+        self._tick_s = silence_s / PINGS_PER_SILENCE
+        self.silence_s = silence_s  # may be changed at any time
         self._loop = asyncio.get_running_loop()
         self._ended: asyncio.Future[str] = self._loop.create_future()
         self._outbox: asyncio.Queue[bytes] = asyncio.Queue()
@@ -201,7 +203,7 @@ class Conversation(Generic[In]):
             self._pending_bytes -= len(data)
 
     async def _watch(self) -> str:
-        tick_s = self._silence_s / PINGS_PER_SILENCE
+        tick_s = self._tick_s
         before = self._loop.time()
         while True:
             await asyncio.sleep(tick_s)
@@ -209,7 +211,7 @@ class Conversation(Generic[In]):
             if now - before > 2 * tick_s:
                 self._heard = now  # this side was held up itself: what came meanwhile is still to be read
             before = now
-            if now - self._heard > self._silence_s:
+            if now - self._heard > self.silence_s:
                 return f"nothing was heard from it for {now - self._heard:.1f} s"
             with contextlib.suppress(TimeoutError, ConnectionError):
                 await asyncio.wait_for(self._socket.ping(), tick_s)

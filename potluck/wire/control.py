@@ -20,6 +20,7 @@ from potluck.wire.channel import (
     CLOSE_S,
     MAX_MESSAGE_BYTES,
     MAX_STRANGERS,
+    PATIENT_S,
     SILENCE_S,
     Connected,
     Conversation,
@@ -79,6 +80,10 @@ class ControlServer(Generic[In, Out]):
     def accept(self, peer_id: int) -> None:
         """Let a peer say as much as it likes from now on, from any thread."""
         self._strangers.pop(peer_id, None)
+
+    def expect(self, peer_id: int, silence_s: float) -> None:
+        """Take a peer for gone after so much silence from now on, from any thread."""
+        self._thread.post(self._expect, peer_id, silence_s)
 
     def offer(self, digest: str, data: bytes) -> None:
         """Let clients fetch these bytes by their SHA-256, from now on."""
@@ -161,6 +166,11 @@ class ControlServer(Generic[In, Out]):
         if conversation is not None:
             conversation.post(data)
 
+    def _expect(self, peer_id: int, silence_s: float) -> None:
+        conversation = self._conversations.get(peer_id)
+        if conversation is not None:
+            conversation.silence_s = silence_s
+
     def _end(self, peer_id: int, why: str) -> None:
         conversation = self._conversations.get(peer_id)
         if conversation is not None:
@@ -176,7 +186,7 @@ class ControlClient(Generic[In, Out]):
         decode_type: Any,
         *,
         timeout_s: float = 5.0,
-        silence_s: float = SILENCE_S,
+        silence_s: float = PATIENT_S,
         max_message_bytes: int = MAX_MESSAGE_BYTES,
     ) -> None:
         host, _, port = address.rpartition(":")

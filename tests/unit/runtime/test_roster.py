@@ -10,7 +10,7 @@ from potluck.errors import DeviceError
 from potluck.runtime.roster import Roster
 from potluck.types import DeviceSpec
 from potluck.wire.channel import Disconnected, Received
-from potluck.wire.messages import PROTOCOL, Failed, Hello, Linked, Stop, Welcome
+from potluck.wire.messages import PROTOCOL, Failed, Hello, Leaving, Linked, Stop, Welcome
 
 
 class FakeServer:
@@ -21,6 +21,7 @@ class FakeServer:
         self.sent: list[tuple[int, object]] = []
         self.cut_off: list[int] = []
         self.accepted: list[int] = []
+        self.silences: dict[int, float] = {}
 
     def send(self, peer_id: int, message: object) -> None:
         self.sent.append((peer_id, message))
@@ -30,6 +31,9 @@ class FakeServer:
 
     def accept(self, peer_id: int) -> None:
         self.accepted.append(peer_id)
+
+    def expect(self, peer_id: int, silence_s: float) -> None:
+        self.silences[peer_id] = silence_s
 
     def arrives(self, peer_id: int, name: str, protocol: int = PROTOCOL, proof: str = "") -> None:
         hello = Hello(protocol=protocol, version="0", torch_version="0", device=DeviceSpec(name=name), proof=proof)
@@ -166,3 +170,26 @@ def test_a_device_that_is_lost_or_dies_comes_with_what_to_do_now():
         roster.next(time.monotonic() + 5.0, "waiting")
     with pytest.raises(DeviceError, match="time is up"):  # it is told once
         roster.next(time.monotonic() + 0.1, "waiting")
+
+
+def test_one_that_trains_is_missed_sooner_than_one_that_starts():
+    roster, server = _roster()
+    server.arrives(1, "a")
+    roster.gather(1, 5.0, _nobody)
+    patient = server.silences[1]
+    roster.watch(["a"])
+    assert server.silences[1] < patient
+
+
+def test_one_that_leaves_while_nothing_is_trained_is_let_go():
+    roster, server = _roster()
+    said: list[str] = []
+    server.arrives(1, "a")
+    server.events.put(Received(1, Leaving()))
+    server.arrives(2, "b")
+    server.arrives(3, "c")
+    roster.gather(2, 5.0, said.append)
+    assert set(roster.specs) == {"b", "c"}
+    server.events.put(Received(2, Leaving()))
+    with pytest.raises(DeviceError, match="device b leaves"):
+        roster.next(time.monotonic() + 5.0, "waiting")
