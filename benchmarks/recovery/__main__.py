@@ -29,7 +29,7 @@ from benchmarks.throughput.measure import say
 from potluck.runtime.prepare import prepare_job
 from potluck.types import COORDINATOR
 
-ROUNDS, AFTER = 14, 5
+ROUNDS, AFTER = 12, 4
 RUNG_2 = 1e-8
 
 
@@ -98,7 +98,7 @@ class Tally:
             problem = f"incidents: {[i.kind for i in outcome.incidents]}"
         if not problem:
             self.differences[name] = difference(outcome.state, whole.state, start)
-            if self.differences[name] > (0.0 if scenario.model == "gpt_10m" else RUNG_2):
+            if self.differences[name] > (0.0 if scenario.model == "small_gpt" else RUNG_2):
                 problem = f"differs by {self.differences[name]:.1e}"
         if problem:
             self.failed.append(f"{name}: {problem}")
@@ -145,11 +145,11 @@ def heavy_ratio(bed: Testbed, model: str, folder: Path) -> dict[str, float]:
 @click.command()
 @click.option("--quick", is_flag=True, help="Every scenario once: about 20 minutes.")
 @click.option("--seeds", type=click.IntRange(1), default=3, show_default=True, help="Of a full run: how often each.")
-@click.option("--model", "models", multiple=True, help="Only these: mobilenet_v2, gpt_10m; may be repeated.")
+@click.option("--model", "models", multiple=True, help="Only these: mobilenet_v2, small_gpt; may be repeated.")
 @click.option("--heavy/--no-heavy", "with_heavy", default=True, help="Whether to compare with heavy rescheduling.")
 @click.option("--json", "as_json", is_flag=True, help="End with one JSON object.")
 def main(quick: bool, seeds: int, models: tuple[str, ...], with_heavy: bool, as_json: bool) -> None:
-    """Loses devices. Example: python -m benchmarks.recovery --quick --model gpt_10m"""
+    """Loses devices. Example: python -m benchmarks.recovery --quick --model small_gpt"""
     ended_by_signals()
     try:
         check_machine()
@@ -159,7 +159,7 @@ def main(quick: bool, seeds: int, models: tuple[str, ...], with_heavy: bool, as_
     overhead: dict[str, float] = {}
     heavy: dict[str, dict[str, float]] = {}
     with tempfile.TemporaryDirectory() as name, Testbed(FLEETS / "lab-100.toml") as bed:
-        for model in models or ("gpt_10m", "mobilenet_v2"):
+        for model in models or ("small_gpt", "mobilenet_v2"):
             prepared = prepare_job(job_of(model))
             setup = Setup(model, plan_of(model, prepared.facts), ROUNDS)
             whole = run(bed, setup, Path(name) / f"{model}-whole", None, 0, 0)

@@ -64,6 +64,7 @@ class Outcome:
     rounds: list[RoundRecord] = field(default_factory=list)
     committed_s: list[float] = field(default_factory=list)  # when each of these was seen
     cpu_s: float = 0.0
+    phases: dict[str, float] = field(default_factory=dict)  # seconds until all were here, and ready
     state: dict[str, torch.Tensor] = field(default_factory=dict)
 
 
@@ -90,12 +91,14 @@ def run(bed: Testbed, setup: Setup, folder: Path, deed: Deed | None, after: int,
     log = (folder / "coordinator.log").open("wb")
     with log:
         coordinator = bed.start(COORDINATOR, command, env=environment(), stdout=subprocess.PIPE, stderr=log)
-    outcome = Outcome()
+    outcome, started = Outcome(), time.monotonic()
     try:
         with unhurried(bed):
             happening = Happening(bed, join_all(bed, logs=folder), folder)
             _line(coordinator)
+        outcome.phases["here"] = time.monotonic() - started
         outcome.began_s = float(_line(coordinator)["ready_s"])
+        outcome.phases["ready"] = time.monotonic() - started
         _watch(coordinator, setup, folder, outcome, happening, deed, after, random.Random(seed))  # noqa: S311 - a moment, not a secret
         coordinator.wait(30.0)
     except (TimeoutError, subprocess.TimeoutExpired, RuntimeError) as error:
@@ -106,6 +109,7 @@ def run(bed: Testbed, setup: Setup, folder: Path, deed: Deed | None, after: int,
             bed.thaw(device) if device != COORDINATOR else None
             bed.kill(device)
         coordinator.wait(30.0)
+    outcome.phases["over"] = time.monotonic() - started
     if not outcome.problem:
         _judge(coordinator, folder / "run", outcome)
     return outcome
