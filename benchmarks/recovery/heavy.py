@@ -21,7 +21,7 @@ PLAN_S = 2.0  # what `potluck train` takes for a plan
 class Heavy(Recovery):
     """Goes on without the lost devices, the hard way."""
 
-    def _plan(self, session: Session, gone: object, error: DeviceError) -> Plan:
+    def _plan(self, session: Session, gone: object, held: object, error: DeviceError) -> Plan:
         assert self._profile is not None
         facts = shareable(self._prepared.facts, self._prepared.job.batchnorm)
         sizes = [(session.plan.micro_batch_size, session.plan.micro_batches)]

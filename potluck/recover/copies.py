@@ -1,18 +1,18 @@
 """When devices copy their state, and from which round on all of it is in two places. Pure: the caller brings the time.
 
 Each device keeps a copy of its own state, to go back to. Of a stage that one device holds alone, another device, its
-guardian, keeps a second one; members of a group have each other. The time between copies follows Young: the square
-root of twice what copying takes times the time between losses, but never so often that it takes a tenth of the time.
+guardian, keeps a second one; members of a group have each other. A copy takes at most a tenth of a link, in small
+pieces. The time between copies follows Young: the root of twice what one costs, times the time between losses.
 """
 
 from __future__ import annotations
 
 import math
 
-from potluck.types import Held, Plan
+from potluck.types import Held, Plan, Profile
 
 BETWEEN_LOSSES_S = 600.0  # what is assumed; the time between copies goes with its square root
-_MOST_OF_THE_TIME = 0.1
+_MOST_OF_A_LINK = 0.1
 
 
 def guardians(plan: Plan) -> dict[str, str]:
@@ -29,6 +29,15 @@ def wards(plan: Plan, device: str) -> tuple[str, ...]:
     return tuple(ward for ward, guardian in guardians(plan).items() if guardian == device)
 
 
+def copy_rates(profile: Profile) -> dict[tuple[str, str], float]:
+    """(device, other) → bytes per second that copies may take of the link between them."""
+    return {
+        (link.source, link.target): _MOST_OF_A_LINK * link.bandwidth_bytes_s
+        for link in profile.links
+        if link.bandwidth_bytes_s
+    }
+
+
 class Copying:
     """Copies of one term's states."""
 
@@ -42,19 +51,22 @@ class Copying:
             members = {member.device for member in stage.group}
             self._keepers[index] = members | {guarded[d] for d in members if d in guarded}
         self._missing: set[tuple[int, str]] = set()  # (stage, keeper) of the copy under way
-        self._round, self._began_s, self._ended_s = -1, 0.0, first_s
-        self.cost_s: float | None = None
+        self._round, self._began_s, self._next_s = -1, 0.0, first_s
+        self.took_s: float | None = None
         self.point: int | None = None  # the newest round of which everything is in two places
 
     @property
     def period_s(self) -> float:
-        """Seconds from the end of one copy to the beginning of the next."""
-        cost = self.cost_s or 0.0
-        return max(math.sqrt(2 * cost * BETWEEN_LOSSES_S), cost / _MOST_OF_THE_TIME)
+        """Seconds from the beginning of one copy to that of the next, if it is done by then.
+
+        A copy costs training what it takes of the links while it is under way.
+        """
+        cost_s = _MOST_OF_A_LINK * (self.took_s or 0.0)
+        return math.sqrt(2 * cost_s * BETWEEN_LOSSES_S)
 
     def due(self, now_s: float) -> bool:
         """Whether the next round should be followed by a copy; at most one is under way."""
-        return self._enabled and not self._missing and now_s >= self._ended_s + self.period_s
+        return self._enabled and not self._missing and now_s >= self._next_s
 
     def ordered(self, round: int, now_s: float) -> None:
         """Everybody copies the state after this many rounds."""
@@ -68,5 +80,6 @@ class Copying:
         self._missing.discard((held.stage, device))
         if self._missing or self.point == self._round:
             return False
-        self.cost_s, self._ended_s, self.point = now_s - self._began_s, now_s, self._round
+        self.took_s, self.point = now_s - self._began_s, self._round
+        self._next_s = self._began_s + self.period_s
         return True

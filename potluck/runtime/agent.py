@@ -339,7 +339,7 @@ class Agent:
     def _copy(self, site: Site, round: int) -> None:
         force = self._force()
         wards = {d: Held(term=force.term, stage=stage_of(force.plan, d), round=round) for d in force.wards}
-        self._copier.copy(site.link, force.guardian, wards)
+        self._copier.copy(site.link, force.guardian, wards, force.copy_bytes_s)
 
     def _report_state(self, executor: Executor, round: int) -> None:
         parameters, buffers = executor.site.layout.reported_names(self._spec.name)

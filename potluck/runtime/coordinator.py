@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -89,6 +89,7 @@ class Session:
     started_s: float = field(default_factory=time.monotonic)
     copies: bool = True  # devices have room for copies of their states
     first_copy_s: float = 0.0  # after which the first is made
+    copy_bytes_s: Mapping[tuple[str, str], float] = field(default_factory=dict)  # (device, guardian) → how fast
     exact: bool = True  # a round that is trained again gives the same bits
     fresh: bool = True  # nothing of this run was trained before
     heard: Callable[[str, object], None] = lambda device, message: None  # told what is not about the round in hand
@@ -132,6 +133,7 @@ class Coordinator:
                     moves=tuple(m for m in restart.moves if device in (m.source, m.target)), optimizer=s.optimizer,
                     seed=s.job.seed, clip_norm=s.job.clip_norm, own_commit=self.alone,
                     window_bytes=s.layout.window_bytes(), guardian=guarded.get(device),
+                    copy_bytes_s=s.copy_bytes_s.get((device, guarded[device])) if device in guarded else None,
                     wards=wards(s.plan, device) if s.copies else (),
                 ),
             )  # fmt: skip

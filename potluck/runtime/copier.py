@@ -23,7 +23,7 @@ class Copier:
         self._keeper, self._stored, self._timeout_s = keeper, stored, timeout_s
         self._pool = ThreadPoolExecutor(max_workers=_AT_ONCE, thread_name_prefix="potluck-copies")
 
-    def copy(self, link: Link, guardian: str | None, wards: Mapping[str, Held]) -> None:
+    def copy(self, link: Link, guardian: str | None, wards: Mapping[str, Held], bytes_s: float | None) -> None:
         """Copies the state that is trained, now; each ward is about to send this copy of its own."""
         live = self._keeper.live
         if live is None:
@@ -33,13 +33,14 @@ class Copier:
         self._keeper.keep(held, state)
         self._stored(held)
         if guardian is not None:
-            self._pool.submit(self._give, link, guardian, held)
+            self._pool.submit(self._give, link, guardian, held, bytes_s)
         for ward, expected in wards.items():
             self._pool.submit(self._take, link, ward, expected)
 
-    def _give(self, link: Link, guardian: str, held: Held) -> None:
+    def _give(self, link: Link, guardian: str, held: Held, bytes_s: float | None) -> None:
+        state = self._keeper.state(held)
         try:
-            send_state(link, guardian, held.round, self._keeper.state(held), self._timeout_s, held, fixed=True)
+            send_state(link, guardian, held.round, state, self._timeout_s, held, fixed=True, bytes_s=bytes_s)
         except LinkError:
             return  # the guardian never says that it has it
 

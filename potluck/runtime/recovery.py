@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from msgspec.structs import replace
@@ -30,6 +30,7 @@ from potluck.units import size_text
 from potluck.wire.messages import Holding
 
 _CAUSE_S = 4.0  # in which a device that does not answer others is noticed by its own connection
+_SOON = 5  # rounds, until a better plan may be found in the background
 _EVERYTHING = -1  # stage number of the whole model
 
 
@@ -64,7 +65,8 @@ class Recovery:
         holdings, losses = self._ask(coordinator.s, None)
         if losses:  # in this very moment
             return self._next(coordinator, holdings, losses, "; ".join(losses.values()))
-        plan = change.plan or self._plan(coordinator.s, change.leaving, DeviceError(str(change)))
+        held = self._held_blocks(coordinator, holdings)
+        plan = change.plan or self._plan(coordinator.s, change.leaving, held, DeviceError(str(change)))
         kind = "left" if change.leaving else "joined" if set(plan.devices) - set(coordinator.s.plan.devices) else "plan"
         session, restart = self._term(coordinator, plan, holdings, str(change))
         self._note(session, coordinator, restart, kind, change.leaving, str(change))
@@ -86,7 +88,10 @@ class Recovery:
             raise PotluckError(f"{stop}; {self._samples(coordinator)}{what}")
         advice = self._live.roster.what_now
         gone = [d for d in coordinator.s.plan.devices if d not in self._live.roster.specs]
-        plan = self._plan(coordinator.s, gone, DeviceError(f"{what}; {advice}")) if gone else coordinator.s.plan
+        plan = coordinator.s.plan
+        if gone:
+            held = self._held_blocks(coordinator, holdings)
+            plan = self._plan(coordinator.s, gone, held, DeviceError(f"{what}; {advice}"))
         session, restart = self._term(coordinator, plan, holdings, _reason(lost))
         self._note(session, coordinator, restart, "lost" if lost else "link", lost, what)
         if gone:
@@ -97,15 +102,13 @@ class Recovery:
         self, coordinator: Coordinator, plan: Plan, holdings: dict[str, tuple[Held, ...]], reason: str
     ) -> tuple[Session, Restart]:
         """The session of the next term, and where it starts."""
-        session, committed = coordinator.s, coordinator.committed
+        session = coordinator.s
         session = dataclasses.replace(
             session, plan=plan, layout=PlanLayout(session.layout.programs, plan), plan_reason=reason,
             term=self._live.next_term(session.term), copies=self._room_for_copies(plan), fresh=False,
         )  # fmt: skip
         self._changes.force = plan
-        # Of the very last round nothing is left to train, so nobody would report it.
-        last = committed - 1 if coordinator.order is not None and committed == coordinator.order.rounds else committed
-        restart = self._restart(session, holdings, last)
+        restart = self._restart(session, holdings, _newest(coordinator))
         plans = [layout.plan for layout in self._layouts.values()]
         exact = all(len(stage.group) == 1 for known in plans for stage in known.stages)
         return dataclasses.replace(session, first_round=restart.round, exact=exact), restart
@@ -146,13 +149,30 @@ class Recovery:
                 break
         return {d: h for d, h in holdings.items() if d in roster.specs}, lost
 
-    def _plan(self, session: Session, gone: Collection[str], error: DeviceError) -> Plan:
-        """A plan without some devices."""
+    def _held_blocks(self, coordinator: Coordinator, holdings: Mapping[str, tuple[Held, ...]]) -> dict[str, set[int]]:
+        """Device → blocks that it has as of the round from which training will go on."""
+        everywhere = {**holdings, COORDINATOR: (self._whole(coordinator.s),)}
+        point = recovery_point(everywhere, self._names_of(), frozenset(self._sizes), _newest(coordinator))
+        found: dict[str, set[int]] = {}
+        for device, states in holdings.items():
+            stages = [self._layouts[h.term].plan.stages[h.stage] for h in states if h.round == point]
+            found[device] = {block for stage in stages for block in range(*stage.blocks)}
+        return found
+
+    @staticmethod
+    def _whole(session: Session) -> Held:
+        """What the coordinator holds."""
+        return Held(term=0, stage=_EVERYTHING, round=session.model.round)
+
+    def _plan(
+        self, session: Session, gone: Collection[str], held: Mapping[str, Collection[int]], error: DeviceError
+    ) -> Plan:
+        """A plan without some devices: soon in force, and fast for the rounds until a better one may be found."""
         known = set(
             self._live.roster.specs if self._profile is None else (d.device.name for d in self._profile.devices)
         )
         idle = [d for d in self._live.roster.links if d not in session.plan.devices and d in known]
-        plan = nearest(session.plan, gone, idle, self._seconds)
+        plan = nearest(session.plan, gone, idle, lambda plan: _SOON * self._seconds(plan) + self._moving_s(plan, held))
         if plan is None:
             left = ", ".join(d for d in session.plan.devices if d not in gone) or "nobody"
             raise DeviceError(f"{error} ({left} left: no plan fits)")
@@ -174,6 +194,20 @@ class Recovery:
             return float("inf")
         return simulate(plan, facts, self._profile).round_s
 
+    def _moving_s(self, plan: Plan, held: Mapping[str, Collection[int]]) -> float:
+        """Until every device has what it has not yet: the slowest of them, as all move at once."""
+        tables, facts = self._tables, self._prepared.facts
+        if tables is None:
+            return 0.0
+        sizes = [b.weight_bytes + b.buffer_bytes + facts.optimizer_slots * b.trainable_bytes for b in facts.blocks]
+        waits = [0.0]
+        for stage in plan.stages:
+            for member in stage.group:
+                here = held.get(member.device, ())
+                missing = sum(sizes[block] for block in range(*stage.blocks) if block not in here)
+                waits.append(tables.inlet_s(member.device, missing))
+        return max(waits)
+
     def _room_for_copies(self, plan: Plan) -> bool:
         return self._tables is None or fits(plan, self._prepared.facts, self._tables, snapshot=True)
 
@@ -188,8 +222,7 @@ class Recovery:
         self._layouts[session.term] = session.layout
         names_of = self._names_of()
         wanted = {m.device: names_of[session.term, i] for i, s in enumerate(session.plan.stages) for m in s.group}
-        whole = Held(term=0, stage=_EVERYTHING, round=session.model.round)
-        held = {**holdings, COORDINATOR: (whole,)}
+        held = {**holdings, COORDINATOR: (self._whole(session),)}
         needed = frozenset(name for names in wanted.values() for name in names)
         point = recovery_point(held, names_of, needed, at_most)
         if point is None:
@@ -218,6 +251,12 @@ class Recovery:
                 at_s=self._noticed_s - session.started_s, replayed_rounds=replayed, moved_bytes=moved,
             )
         )  # fmt: skip
+
+
+def _newest(coordinator: Coordinator) -> int:
+    """The newest round from which training can go on; of the very last one nothing is left, so nobody would report."""
+    committed, order = coordinator.committed, coordinator.order
+    return committed - 1 if order is not None and committed == order.rounds else committed
 
 
 def _reason(lost: tuple[str, ...]) -> str:

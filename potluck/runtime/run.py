@@ -12,6 +12,7 @@ from potluck.metrics.folds import throughput, usual_round_s
 from potluck.metrics.records import RECORDS, EvaluationRecord, read
 from potluck.model.program import encode
 from potluck.recover.checkpoint import load
+from potluck.recover.copies import copy_rates
 from potluck.runtime.changes import Changes
 from potluck.runtime.coordinator import Changeover, Coordinator, Session
 from potluck.runtime.layout import PlanLayout
@@ -55,7 +56,8 @@ def run_on(
         options.progress(f"{device} is not in the plan and stays idle")
     changes = Changes(live, prepared, profile, options)
     session = replace(
-        _session(live, prepared, plan, options, reason), heard=changes.heard, change=changes.due
+        _session(live, prepared, plan, options, reason), heard=changes.heard, change=changes.due,
+        copy_bytes_s={} if profile is None else copy_rates(profile),
     )  # fmt: skip
     try:
         live.server.offer(session.digest, encode(prepared.built.programs))

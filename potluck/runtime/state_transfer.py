@@ -1,6 +1,9 @@
-"""Moves the tensors of a stage over a link, in messages of a few megabytes, under their names."""
+"""Moves the tensors of a stage over a link, under their names: in pieces, so that other messages get in between."""
 
 from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Sequence
 
 import msgspec
 import torch
@@ -9,56 +12,107 @@ from potluck.errors import LinkError
 from potluck.runtime.parcels import pack, unpack
 from potluck.runtime.stage import StageState
 from potluck.types import Held
-from potluck.wire.link import Link, Tag
+from potluck.wire.link import Buffer, Link, Tag
 
-_CHUNK_BYTES = 4 * 2**20
+_CHUNK_BYTES = 4 * 2**20  # of tensors that are copied at a time
+_PIECE_BYTES = 4 * 2**20
+_SMALL_PIECE_BYTES = 256 * 1024  # where what trains goes first
 _PARTS = ("parameters", "buffers", "optimizer")
+_Named = tuple[str, str, torch.Tensor]  # part of the state, name, tensor
 
 
 class _Chunk(msgspec.Struct, frozen=True, array_like=True):
     names: tuple[tuple[str, str], ...]  # (part of the state, name)
+    sizes: tuple[int, ...]  # bytes of each of the tensors' buffers
     last: bool
 
 
-def state_tag(round: int, held: Held | None, chunk: int) -> Tag:
-    """How a piece of a state is asked for: of a state that a device holds, or of what it reports (None)."""
+def state_tag(round: int, held: Held | None, number: int) -> Tag:
+    """How a message of a state is asked for: of a state that a device holds, or of what it reports (None)."""
     which, term = (0, 0) if held is None else (held.stage + 2, held.term)
-    return Tag("state", round, which, chunk, term)
+    return Tag("state", round, which, number, term)
 
 
 def send_state(
     link: Link, peer: str, round: int, state: StageState, timeout_s: float, held: Held | None = None, *,
-    fixed: bool = False,
+    fixed: bool = False, bytes_s: float | None = None,
 ) -> None:  # fmt: skip
-    """Sends the whole state; unless nothing changes it, it is copied first, so that training may go on at once."""
-    entries = [(part, name, t) for part in _PARTS for name, t in getattr(state, part).items()]
-    chunks: list[list[tuple[str, str, torch.Tensor]]] = [[]]
-    size = 0
-    for entry in entries:
-        if size > _CHUNK_BYTES:
-            chunks.append([])
-            size = 0
-        chunks[-1].append(entry)
-        size += entry[2].nbytes
-    for i, chunk in enumerate(chunks):
-        head = _Chunk(tuple((p, n) for p, n, _ in chunk), i == len(chunks) - 1)
-        message = [msgspec.msgpack.encode(head), *pack([t if fixed else t.detach().clone() for _, _, t in chunk])]
-        link.send(peer, state_tag(round, held, i), message, timeout_s)
+    """Sends the whole state, if asked to no faster than `bytes_s`.
+
+    Unless nothing changes it (`fixed`), it is copied first, so that training may go on at once.
+    """
+    pause = threading.Event()
+    number = 0
+    piece_bytes = _PIECE_BYTES if bytes_s is None else _SMALL_PIECE_BYTES
+    chunks = list(_chunks(state))
+    for place, chunk in enumerate(chunks):
+        heads, *buffers = pack([t if fixed else t.detach().clone() for _, _, t in chunk])
+        views = [memoryview(b).cast("B") for b in buffers]
+        head = _Chunk(tuple((p, n) for p, n, _ in chunk), tuple(len(v) for v in views), place == len(chunks) - 1)
+        messages: list[Sequence[Buffer]] = [[msgspec.msgpack.encode(head), heads], *_pieces(views, piece_bytes)]
+        for message in messages:
+            link.send(peer, state_tag(round, held, number), message, timeout_s)
+            number += 1
+            if bytes_s is not None:
+                pause.wait(sum(len(part) for part in message) / bytes_s)
 
 
 def receive_state(link: Link, peer: str, round: int, timeout_s: float, held: Held | None = None) -> StageState:
     """The state a peer sends, on the CPU, in memory of its own."""
     found: dict[str, dict[str, torch.Tensor]] = {part: {} for part in _PARTS}
-    i, last = 0, False
+    number, last = 0, False
     while not last:
-        head_bytes, *parts = link.receive(peer, state_tag(round, held, i), timeout_s)
+        message = link.receive(peer, state_tag(round, held, number), timeout_s)
+        number += 1
         try:
+            head_bytes, heads = message
             head = msgspec.msgpack.decode(head_bytes, type=_Chunk)
-        except msgspec.DecodeError as error:
+        except (msgspec.DecodeError, ValueError) as error:
             raise LinkError(f"damaged state arrived from {peer} ({error}); the link is broken") from None
-        for (part, name), tensor in zip(head.names, unpack(parts, torch.device("cpu")), strict=True):
+        buffers = [memoryview(bytearray(size)) for size in head.sizes]
+        rest = [buffer for buffer in buffers if len(buffer)]
+        while rest:
+            for piece in link.receive(peer, state_tag(round, held, number), timeout_s):
+                if not rest or not 0 < len(piece) <= len(rest[0]):
+                    raise LinkError(f"damaged state arrived from {peer}; the link is broken")
+                rest[0][: len(piece)] = piece
+                rest[0] = rest[0][len(piece) :]
+                if not len(rest[0]):
+                    del rest[0]
+            number += 1
+        for (part, name), tensor in zip(head.names, unpack([heads, *buffers], torch.device("cpu")), strict=True):
             if tensor is None or part not in found:
                 raise LinkError(f"damaged state arrived from {peer}; the link is broken")
             found[part][name] = tensor
-        i, last = i + 1, head.last
+        last = head.last
     return StageState(**found)
+
+
+def _chunks(state: StageState) -> Iterator[list[_Named]]:
+    """Tensors of a few megabytes at a time; at least one list, possibly empty."""
+    chunk: list[_Named] = []
+    size = 0
+    for part in _PARTS:
+        for name, tensor in getattr(state, part).items():
+            if size > _CHUNK_BYTES:
+                yield chunk
+                chunk, size = [], 0
+            chunk.append((part, name, tensor))
+            size += tensor.nbytes
+    yield chunk
+
+
+def _pieces(buffers: Sequence[memoryview], most_bytes: int) -> Iterator[list[memoryview]]:
+    """The buffers in order, cut where they are longer than a piece, several to a message where they are short."""
+    message: list[memoryview] = []
+    size = 0
+    for buffer in buffers:
+        for start in range(0, len(buffer), most_bytes):
+            piece = buffer[start : start + most_bytes]
+            if size + len(piece) > most_bytes and message:
+                yield message
+                message, size = [], 0
+            message.append(piece)
+            size += len(piece)
+    if message:
+        yield message

@@ -168,6 +168,7 @@ class Prepare(Message, frozen=True, kw_only=True, tag="prepare"):
     own_commit: bool  # a one-device plan commits by itself
     window_bytes: int  # room that links between devices need for this plan
     guardian: str | None = None  # who keeps a copy of your state
+    copy_bytes_s: float | None = None  # how fast it may be sent there
     wards: tuple[str, ...] = ()  # whose copies you keep
 
 

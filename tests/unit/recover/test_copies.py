@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from potluck.recover.copies import Copying, guardians, wards
+from potluck.recover.copies import Copying, copy_rates, guardians, wards
 from potluck.types import Held, Member, Plan, Stage
+from tests.unit.plan.instances import a_model, a_profile
 
 
 def plan_of(*groups: tuple[str, ...]) -> Plan:
@@ -36,20 +37,23 @@ def test_a_round_counts_when_every_state_is_in_two_places() -> None:
     assert not copying.stored("c", Held(term=3, stage=1, round=4), 11.5)
     assert copying.stored("c", Held(term=3, stage=1, round=5), 12.0)
     assert copying.point == 5
-    assert copying.cost_s == 2.0
+    assert copying.took_s == 2.0
 
 
-def test_copies_take_at_most_a_tenth_of_the_time_and_less_where_they_are_cheap() -> None:
+def test_the_time_between_copies_goes_with_the_root_of_what_one_costs() -> None:
     copying = Copying(plan_of(("a",), ("b",)), term=1)
-    copying.ordered(1, 0.0)
+    copying.ordered(1, 100.0)
     for device, stage in (("a", 0), ("b", 1), ("b", 0), ("a", 1)):
-        copying.stored(device, Held(term=1, stage=stage, round=1), 0.12)
-    assert copying.period_s == pytest.approx(12.0)  # the root of 2 x 0.12 x 600
-    copying.cost_s = 100.0
-    assert copying.period_s == pytest.approx(1000.0)
-    copying.cost_s = 0.12
-    assert not copying.due(12.0)
-    assert copying.due(12.2)
+        copying.stored(device, Held(term=1, stage=stage, round=1), 101.2)
+    assert copying.period_s == pytest.approx(12.0)  # a tenth of 1.2 s, and the root of 2 x 0.12 x 600
+    assert not copying.due(111.9)
+    assert copying.due(112.1)
+
+
+def test_a_copy_takes_a_tenth_of_a_link() -> None:
+    profile = a_profile(1, a_model(1, 3), [1.0, 0.5], bandwidth=1e7)
+    assert copy_rates(profile)["d0", "d1"] == pytest.approx(1e6)
+    assert copy_rates(a_profile(1, a_model(1, 3), [1.0, 0.5], bandwidth=None)) == {}
 
 
 def test_the_first_copy_waits_until_there_is_something_to_lose() -> None:
