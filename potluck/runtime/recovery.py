@@ -30,7 +30,7 @@ from potluck.units import size_text
 from potluck.wire.messages import Holding
 
 _CAUSE_S = 4.0  # in which a device that does not answer others is noticed by its own connection
-_SOON = 5  # rounds, until a better plan may be found in the background
+_SOON = 1  # round, until a better plan may be found in the background, and adopted if that pays
 _EVERYTHING = -1  # stage number of the whole model
 
 
