@@ -35,6 +35,10 @@ class DeviceLost(DeviceError):
         self.device, self.why = device, why
 
 
+class Overdue(DeviceError):
+    """Nobody answered in time."""
+
+
 class LinkError(DeviceError):
     """A message could not be sent or did not arrive."""
 

@@ -98,7 +98,7 @@ class Tally:
             problem = f"incidents: {[i.kind for i in outcome.incidents]}"
         if not problem:
             self.differences[name] = difference(outcome.state, whole.state, start)
-            if self.differences[name] > (0.0 if scenario.model == "small_gpt" else RUNG_2):
+            if self.differences[name] > (0.0 if outcome.unsplit else RUNG_2):
                 problem = f"differs by {self.differences[name]:.1e}"
         if problem:
             self.failed.append(f"{name}: {problem}")

@@ -39,7 +39,7 @@ TIMEOUT_S = 120.0
 @click.option("--rounds", required=True, type=int, help="How many.")
 @click.option("--heavy", "is_heavy", is_flag=True, help="Reschedule the hard way after a loss.")
 @click.option("--copies/--no-copies", default=True, help="Whether devices copy their states.")
-@click.option("--profile-s", default=4.0, help="How long devices measure.")
+@click.option("--profile-s", default=2.0, help="How long devices measure.")
 def main(
     listen: str, devices: int, model: str, plan_file: Path, run_dir: Path, rounds: int, is_heavy: bool, copies: bool,
     profile_s: float,

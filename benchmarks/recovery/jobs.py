@@ -39,7 +39,7 @@ def job_of(name: str) -> potluck.Job:
     case = small_gpt() if name == "small_gpt" else plain(name)
     if name == "small_gpt":
         optimizer: potluck.optimizers.Optimizer = potluck.AdamW(lr=1e-3, weight_decay=0.1)
-        return _job(case, optimizer, clip_norm=0.5, dropout=True)
+        return _job(case, optimizer, clip_norm=0.5, dropout=True, dtype=torch.float64)
     # In float64 what another order of adding changes stays far below what anything lost would.
     dtype = torch.float64 if name == "mobilenet_v2" else torch.float32
     return _job(case, potluck.SGD(lr=0.01, momentum=0.9), dtype=dtype)

@@ -21,7 +21,7 @@ from benchmarks.testbed import Testbed, coordinator_address, join_all
 from benchmarks.testbed.agents import environment
 from benchmarks.throughput.others import unhurried
 from potluck.control.audit import audit
-from potluck.metrics.records import RECORDS, IncidentRecord, Record, read_from
+from potluck.metrics.records import RECORDS, IncidentRecord, PlanAdopted, Record, read_from
 from potluck.recover.checkpoint import load, newest
 from potluck.types import COORDINATOR, Plan, RoundRecord
 
@@ -63,9 +63,15 @@ class Outcome:
     incidents: list[IncidentRecord] = field(default_factory=list)
     rounds: list[RoundRecord] = field(default_factory=list)
     committed_s: list[float] = field(default_factory=list)  # when each of these was seen
+    plans: list[Plan] = field(default_factory=list)
     cpu_s: float = 0.0
     phases: dict[str, float] = field(default_factory=dict)  # seconds until all were here, and ready
     state: dict[str, torch.Tensor] = field(default_factory=dict)
+
+    @property
+    def unsplit(self) -> bool:
+        """Whether no stage was ever shared: then nothing was added up in another order."""
+        return all(len(stage.group) == 1 for plan in self.plans for stage in plan.stages)
 
 
 @dataclass(frozen=True)
@@ -161,6 +167,8 @@ def _take(found: Sequence[Record], outcome: Outcome) -> None:
             outcome.committed_s.append(time.monotonic())
         elif isinstance(record, IncidentRecord):
             outcome.incidents.append(record)
+        elif isinstance(record, PlanAdopted):
+            outcome.plans.append(record.plan)
 
 
 def _judge(coordinator: subprocess.Popen[bytes], run_dir: Path, outcome: Outcome) -> None:

@@ -88,7 +88,7 @@ class Ledger:
     def __init__(self, path: Path, *, fsync: bool = True) -> None:
         """Open or create. `fsync=False` is for a device that commits by itself and can lose rounds only with itself."""
         self._path = path
-        self._fsync = fsync
+        self.fsync = fsync
         self._starts: list[int] = []  # where each round's line begins
         self.torn: str | None = None  # what was cut off the end, in words, if the last write was interrupted
         existed = path.exists()
@@ -110,7 +110,7 @@ class Ledger:
         line = msgspec.json.encode(entry) + b"\n"
         try:
             _write_all(self._file, line, self._end)
-            if self._fsync:
+            if self.fsync:
                 os.fsync(self._file)
         except OSError as error:
             os.ftruncate(self._file, self._end)

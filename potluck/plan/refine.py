@@ -24,9 +24,14 @@ def refined(profile: Profile, plan: Plan, facts: ModelFacts, spent_s: Spent) -> 
     predicted_s = simulate(plan, facts, profile).busy_s
     factors = {}
     for device, took in spent_s.items():
-        measured_s = _busy_s(took)
+        measured_s = busy_s(took)
         if predicted_s.get(device, 0.0) > 0 and measured_s > 0:
             factors[device] = min(_MOST, max(_LEAST, measured_s / predicted_s[device]))
+    return at_pace(profile, factors)
+
+
+def at_pace(profile: Profile, factors: Mapping[str, float]) -> Profile:
+    """The profile with devices that take so many times as long."""
     return replace(profile, devices=tuple(_at_pace(d, factors.get(d.device.name, 1.0)) for d in profile.devices))
 
 
@@ -46,7 +51,7 @@ def levelled(plan: Plan, facts: ModelFacts, tables: Tables, spent_s: Spent) -> P
 
 
 def _level(stage: Stage, rows: int, spent_s: Spent) -> Stage:
-    took = [_busy_s(spent_s.get(member.device, {})) for member in stage.group]
+    took = [busy_s(spent_s.get(member.device, {})) for member in stage.group]
     if len(stage.group) == 1 or stage.sharing != "samples" or not all(took):
         return stage
     paces = [member.share / seconds for member, seconds in zip(stage.group, took, strict=True)]
@@ -55,5 +60,6 @@ def _level(stage: Stage, rows: int, spent_s: Spent) -> Stage:
     return replace(stage, group=group)
 
 
-def _busy_s(took: Mapping[str, float]) -> float:
+def busy_s(took: Mapping[str, float]) -> float:
+    """Seconds that a device computed, of its seconds by action."""
     return sum(took.get(kind, 0.0) for kind in COMPUTES)

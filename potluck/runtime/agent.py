@@ -120,6 +120,7 @@ class Agent:
         self._timeout_s = 120.0
         self._pump = threading.Thread(target=self._listen, name="potluck-orders", daemon=True)
         self._executor: Executor | None = None
+        self._abandoned = -1  # the last term that was given up
         self._halted = False  # a round was given up: nothing more until the next plan
         self._plan: Prepare | None = None  # the one in force
         self._programs: tuple[str, ProgramPair] | None = (
@@ -195,6 +196,7 @@ class Agent:
                 continue
             self._orders.put(message)
             if isinstance(message, Abandon):  # whatever is awaited will not come
+                self._abandoned = message.term
                 self._verdicts.put(None)
                 if self._link is not None:
                     self._link.cancel(message.reason)
@@ -260,6 +262,8 @@ class Agent:
         while not self._verdicts.empty():  # of a round that was given up
             self._verdicts.get_nowait()
         self._link.adopt(order.term, order.peers, order.window_bytes)
+        if self._abandoned >= order.term or self._over is not None:  # and `adopt` has forgotten it
+            raise Cancelled("the plan was given up before it was in force")
         state = self._put_together(self._link, order)
         me = self._spec.name
         if me not in order.plan.devices:  # it only had something to give
@@ -284,6 +288,7 @@ class Agent:
         sums = share_sums(order.plan, users, sizes, layout.running_statistics())
         self._executor = Executor(site, sums, committer, Throttle(self._spec.speed))
         self._keeper.train(Held(term=order.term, stage=index, round=order.round, live=True), stage.state)
+        self._keeper.forget_after(order.round)
         self._halted, self._plan = False, order
         self._client.send(Prepared(term=order.term))
         first, end = order.plan.stages[index].blocks
@@ -299,20 +304,31 @@ class Agent:
                 for move in order.moves:
                     if move.source == me and move.target != me:
                         state = subset(self._keeper.state(move.held), move.names)
-                        send_state(link, move.target, order.round, state, self._timeout_s, move.held, fixed=True)
+                        send_state(
+                            link,
+                            move.target,
+                            order.round,
+                            state,
+                            self._timeout_s,
+                            move.held,
+                            fixed=True,
+                            term=order.term,
+                        )
             except LinkError as error:
                 trouble.append(error)
 
         giving = threading.Thread(target=give, name="potluck-giving", daemon=True)
         giving.start()
-        parts = [
-            subset(self._keeper.state(move.held), move.names)
-            if move.source == me
-            else receive_state(link, move.source, order.round, self._timeout_s, move.held)
-            for move in order.moves
-            if move.target == me
-        ]
-        giving.join(self._timeout_s)
+        try:
+            parts = [
+                subset(self._keeper.state(move.held), move.names)
+                if move.source == me
+                else receive_state(link, move.source, order.round, self._timeout_s, move.held)
+                for move in order.moves
+                if move.target == me
+            ]
+        finally:
+            giving.join(self._timeout_s)
         if trouble:
             raise trouble[0]
         return joined(parts)

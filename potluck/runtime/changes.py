@@ -7,17 +7,19 @@ from __future__ import annotations
 
 from concurrent.futures import Future, ThreadPoolExecutor
 
+from potluck.control.drift import Drift
 from potluck.errors import PlanError
 from potluck.plan.events import simulate
 from potluck.plan.groups import shareable
+from potluck.plan.refine import at_pace, busy_s
 from potluck.plan.search import find_plan
 from potluck.profile.members import of_devices, with_newcomer
-from potluck.runtime.coordinator import Changeover
+from potluck.runtime.coordinator import ChangeKind, Changeover
 from potluck.runtime.live_fleet import LiveFleet
 from potluck.runtime.options import Options
 from potluck.runtime.prepare import PreparedJob
 from potluck.runtime.profiling import as_measured, measure_order, offer_samples
-from potluck.types import Plan, Profile
+from potluck.types import Plan, Profile, RoundRecord
 from potluck.units import milliseconds
 from potluck.wire.messages import Leaving, Linked, Measured
 
@@ -34,16 +36,36 @@ class Changes:
         self._measure_s, self._plan_s = min(_MEASURE_S, options.profile_s), options.plan_s
         self.profile = profile
         self.force: Plan | None = None  # the plan in force
+        self._drift = Drift()
+        self._slow: tuple[str, ...] = ()  # devices whose pace has changed, if that is why a plan is looked for
         self._leaving: list[str] = []
         self._samples: str | None = None
         self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="potluck-planning")
         self._search: Future[Plan | None] | None = None
+
+    def adopted(self, plan: Plan) -> None:
+        """A plan is in force."""
+        self.force, self._slow = plan, ()
+        self._drift.adopted()
+
+    def observed(self, record: RoundRecord) -> None:
+        """A round is committed; a device that has become slow, or fast again, wants another plan."""
+        if self.profile is None or self._search is not None:
+            return
+        changed = self._drift.see({device: busy_s(took) for device, took in record.spent_s.items()})
+        if changed:
+            self.profile = at_pace(self.profile, changed)
+            words = ", ".join(f"{d} takes {f:.1f} times as long as before" for d, f in changed.items())
+            self._say(f"{words}; looking for a better plan")
+            self.look_for_better()
+            self._slow = tuple(changed)
 
     def heard(self, device: str, message: object) -> None:
         """Something that is not about the round in hand."""
         if isinstance(message, Leaving) and device not in self._leaving:
             self._leaving.append(device)
         elif isinstance(message, Linked):
+            self.gone(device)  # it may have left before, under this name
             self._welcome(device)
         elif isinstance(message, Measured) and message.profile is not None and self.profile is not None:
             hello = self._live.roster.hellos[device]
@@ -63,6 +85,7 @@ class Changes:
 
     def look_for_better(self) -> None:
         """Searches for a plan for whoever is here, in the background; `due` tells when it is worth it."""
+        self._slow = ()
         self._search = None if self.profile is None else self._pool.submit(self._find)
 
     def _find(self) -> Plan | None:
@@ -81,9 +104,11 @@ class Changes:
         """What is to change before the next round."""
         leaving = tuple(d for d in self._leaving if self.force is not None and d in self.force.devices)
         if leaving:
-            return Changeover(f"{', '.join(leaving)} leaves", leaving)
-        for device in [d for d in self._leaving if d in self._live.roster.specs]:
-            self._live.roster.release(device)
+            return Changeover("left", f"{', '.join(leaving)} leaves", leaving)
+        for device in list(self._leaving):
+            if device in self._live.roster.specs:
+                self._live.roster.release(device)
+            self.gone(device)
         if self._search is None or not self._search.done():
             return None
         plan, self._search = self._search.result(), None
@@ -99,7 +124,10 @@ class Changes:
         gain_s = now_s - then_s
         if gain_s < _WORTH * now_s or gain_s * rounds_left < self._moving_s():
             return None
-        return Changeover(f"a better plan: {milliseconds(then_s)} a round instead of {milliseconds(now_s)}", plan=plan)
+        words = f"a better plan: {milliseconds(then_s)} a round instead of {milliseconds(now_s)}"
+        joined = tuple(d for d in plan.devices if d not in self.force.devices)
+        kind: ChangeKind = "slow" if self._slow else "joined" if joined else "plan"
+        return Changeover(kind, words, self._slow or joined, plan)
 
     def _moving_s(self) -> float:
         """What a change costs at most: the whole model over one link."""
@@ -109,6 +137,11 @@ class Changes:
             [link.bandwidth_bytes_s for link in self.profile.links if link.bandwidth_bytes_s] if self.profile else []
         )
         return _SWITCH_S + (size / min(rates) if rates else 0.0)
+
+    @property
+    def leaving(self) -> tuple[str, ...]:
+        """Who asked to be let go."""
+        return tuple(self._leaving)
 
     def gone(self, device: str) -> None:
         """It has left, or is lost."""

@@ -6,7 +6,7 @@ import queue
 from collections.abc import Callable, Sequence
 
 from potluck.control.commit import judge
-from potluck.errors import Cancelled, DeviceError
+from potluck.errors import Cancelled, DeviceError, LinkTimeout
 from potluck.wire.messages import Begin, Committed, FromAgent, Ready, Verdict
 
 
@@ -23,7 +23,7 @@ class AskCoordinator:
         try:
             verdict = self._verdicts.get(timeout=self._timeout_s)
         except queue.Empty:
-            raise DeviceError(f"no verdict on round {begin.round} after {self._timeout_s:.0f} s") from None
+            raise LinkTimeout(f"no verdict on round {begin.round} after {self._timeout_s:.0f} s") from None
         if verdict is None:
             raise Cancelled("the run was stopped while waiting for a verdict")
         if verdict.round != begin.round:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 from potluck.control.commit import Judgement, judge
 from potluck.control.ledger import LedgerEntry, entry, loss_digest
-from potluck.errors import DeviceLost, InputError, LinkError, PotluckError
+from potluck.errors import DeviceLost, InputError, LinkError, LinkTimeout, Overdue, PotluckError
 from potluck.job import Job
 from potluck.metrics.records import EvaluationRecord, IncidentRecord, PlanAdopted, Record, RunEnded, RunStarted
 from potluck.optimizers import Optimizer
@@ -28,7 +30,7 @@ from potluck.runtime.saving import Saver
 from potluck.runtime.state_transfer import send_state
 from potluck.schedules import multiplier
 from potluck.types import COORDINATOR, Plan, RoundRecord
-from potluck.wire.link import Link
+from potluck.wire.link import Link, Tag
 from potluck.wire.messages import (
     Abandon,
     Begin,
@@ -42,17 +44,21 @@ from potluck.wire.messages import (
     Verdict,
 )
 
+ChangeKind = Literal["left", "joined", "slow", "plan"]
+
 
 class Changeover(Exception):
     """The plan is to change between two rounds: nobody is lost."""
 
-    def __init__(self, reason: str, leaving: tuple[str, ...] = (), plan: Plan | None = None) -> None:
+    def __init__(self, kind: ChangeKind, reason: str, devices: tuple[str, ...] = (), plan: Plan | None = None) -> None:
         super().__init__(reason)
-        self.leaving, self.plan = leaving, plan
+        self.kind, self.devices, self.plan = kind, devices, plan
 
 
 _AHEAD_ALONE = 4  # a lone device commits by itself and never waits for us,
 _SAVE_AT_LEAST_S = 120.0
+_GLANCE_S = 0.01
+_LOOK_S = 0.25  # how often, while something is awaited from a link, the control channel is looked at
 _BEGUN_ALONE = 2  # so it always has the next orders already
 
 
@@ -93,6 +99,7 @@ class Session:
     exact: bool = True  # a round that is trained again gives the same bits
     fresh: bool = True  # nothing of this run was trained before
     heard: Callable[[str, object], None] = lambda device, message: None  # told what is not about the round in hand
+    observed: Callable[[RoundRecord], None] = lambda record: None  # told of every committed round
     change: Callable[[int], Changeover | None] = lambda rounds_left: None  # why the plan ends before the next round
 
 
@@ -114,14 +121,14 @@ class Coordinator:
         self.judge = Judge(session.job, *seen_before(session.folder.path, session.first_round))
         self.stopped_early = False
         self._abandoned = False
-        self._needed = set(session.plan.devices)  # whom this term cannot do without
+        self.needed = set(session.plan.devices)  # whom this term cannot do without
 
     def prepare(self, restart: Restart) -> None:
         """Gives every device its stage and waits until all hold it."""
         s = self.s
         givers = {m.source for m in restart.moves} - {COORDINATOR, *s.plan.devices}
-        self._needed = {*s.plan.devices, *givers}
-        peers = {d: s.roster.links[d] for d in sorted(self._needed)}
+        self.needed = {*s.plan.devices, *givers}
+        peers = {d: s.roster.links[d] for d in sorted(self.needed)}
         guarded = guardians(s.plan) if s.copies else {}
         s.link.adopt(s.term, peers)
         for device in peers:
@@ -137,25 +144,32 @@ class Coordinator:
                     wards=wards(s.plan, device) if s.copies else (),
                 ),
             )  # fmt: skip
-        for move in restart.moves:
-            if move.source == COORDINATOR:
-                send_state(
-                    s.link, move.target, restart.round, s.model.some(s.layout, move.names), s.timeout_s, move.held
-                )
-        waiting = set(self._needed)
+        giving = threading.Thread(target=self._give, args=(restart,), name="potluck-giving", daemon=True)
+        giving.start()  # not here: who is lost meanwhile must be noticed
+        waiting = set(self.needed)
         while waiting:
             device, message = self._next(f"waiting for {', '.join(sorted(waiting))} to prepare")
             if isinstance(message, Prepared) and message.term == s.term:
                 waiting.discard(device)
-        self._needed = set(s.plan.devices)
+        giving.join(s.timeout_s)
+        self.needed = set(s.plan.devices)
         s.roster.watch(s.plan.devices)
+
+    def _give(self, restart: Restart) -> None:
+        """What only the coordinator has; if a device does not take it, it will not be prepared."""
+        s = self.s
+        with contextlib.suppress(LinkError):
+            for move in restart.moves:
+                if move.source == COORDINATOR:
+                    state = s.model.some(s.layout, move.names)
+                    send_state(s.link, move.target, restart.round, state, s.timeout_s, move.held, term=s.term)
 
     def abandon(self, reason: str) -> None:
         """Ends the term: devices keep what they hold and tell it, and nothing here waits for them any more."""
         if self._abandoned:
             return
         self._abandoned = True
-        here = [device for device in self._needed if device in self.s.roster.specs]
+        here = [device for device in self.needed if device in self.s.roster.specs]
         self.s.roster.broadcast(Abandon(term=self.s.term, reason=reason), here)
         self.s.link.cancel(reason)
         self.saver.abandon()
@@ -170,11 +184,15 @@ class Coordinator:
         feeder = Feeder(
             loader, s.layout, s.link, s.first_round, _AHEAD_ALONE if self.alone else ROUNDS_AHEAD, s.timeout_s
         )
-        evaluator = Evaluator(s, self._next) if s.job.eval_data is not None else None
+        evaluator = Evaluator(s, self._receive) if s.job.eval_data is not None else None
         try:
             reason = self._rounds(feeder, evaluator)
             self.saver.finish()
-        except (DeviceLost, LinkError, Changeover) as error:
+        except Changeover as change:
+            self.saver.finish()  # nobody is lost: what is under way arrives
+            self.abandon(str(change))
+            raise
+        except (DeviceLost, LinkError) as error:
             self.abandon(str(error))
             raise
         finally:
@@ -190,6 +208,10 @@ class Coordinator:
         last = self.order.rounds
         begun: deque[tuple[FedRound, Begin]] = deque()
         saved_s = time.monotonic()
+        if s.first_round == last:  # somebody was lost after the last round
+            self.saver.save_again(last, self.order)
+            if evaluator is not None:
+                self._evaluate(evaluator, self.order.round(last - 1).epoch)
         for round in range(s.first_round, last):
             change = s.change(last - round)
             if change is not None:
@@ -206,7 +228,8 @@ class Coordinator:
             copy = self.copying.due(time.monotonic())
             begin = Begin(
                 round=round, sizes=fed.sizes, total_weight=fed.total_weight,
-                lr_scale=multiplier(s.job.schedule, round), snapshot=save, copy=copy, point=self.copying.point or 0,
+                lr_scale=multiplier(s.job.schedule, round), snapshot=save, copy=copy,
+                point=max(self.copying.point or 0, s.model.round),
             )  # fmt: skip
             if copy:
                 self.copying.ordered(round + 1, time.monotonic())
@@ -284,7 +307,7 @@ class Coordinator:
             verdict = Verdict(round=begin.round, kind="commit", lr_scale=begin.lr_scale, clip=judgement.clip)
             self.s.roster.broadcast(verdict, self.s.plan.devices)
         self.committed = begin.round + 1
-        self.say(
+        record = (
             RoundRecord(
                 round=begin.round, epoch=fed.epoch, term=self.s.term, samples=len(fed.ids), loss=judgement.loss,
                 learning_rate=self.s.optimizer.lr * begin.lr_scale, seconds=seconds,
@@ -292,6 +315,8 @@ class Coordinator:
                 spent_s={d: {k: round(v, 6) for k, v in r.spent_s.items()} for d, r in ready.items()},
             )
         )  # fmt: skip
+        self.say(record)
+        self.s.observed(record)
         busy = {d: min(1.0, r.busy_s / r.round_s) if r.round_s > 0 else 0.0 for d, r in ready.items()}
         for watcher in self.s.watchers:
             watcher.lanes(begin.round, busy)
@@ -319,13 +344,28 @@ class Coordinator:
             )
         )  # fmt: skip
 
-    def _next(self, waiting_for: str) -> tuple[str, Any]:
+    def _receive(self, device: str, tag: Tag) -> list[memoryview]:
+        """A message from a device's link. Whoever is lost meanwhile is noticed: its peers are silent then, too."""
+        deadline = time.monotonic() + self.s.timeout_s
+        while True:
+            try:
+                return self.s.link.receive(device, tag, _LOOK_S)
+            except LinkTimeout:
+                if time.monotonic() > deadline:
+                    raise
+            with contextlib.suppress(LinkTimeout):
+                self._next(f"waiting for {tag} from {device}", _GLANCE_S)
+
+    def _next(self, waiting_for: str, timeout_s: float | None = None) -> tuple[str, Any]:
         """What a device of the plan says next; DeviceLost or LinkError when this term cannot go on."""
         while True:
             try:
-                device, message = self.s.roster.next(time.monotonic() + self.s.timeout_s, waiting_for)
+                deadline = time.monotonic() + (self.s.timeout_s if timeout_s is None else timeout_s)
+                device, message = self.s.roster.next(deadline, waiting_for)
+            except Overdue as overdue:
+                raise LinkTimeout(str(overdue)) from None  # who does not say what it holds either, is lost
             except DeviceLost as lost:
-                if lost.device in self._needed:
+                if lost.device in self.needed:
                     raise
                 self._incident("left", self.committed, lost.why, "it was not in use", lost.device)
                 continue
@@ -333,7 +373,7 @@ class Coordinator:
                 raise LinkError(f"device {device}: {message.text}")
             if isinstance(message, Stored):
                 self.copying.stored(device, message.held, time.monotonic())
-            elif device in self._needed and not isinstance(message, Leaving):
+            elif device in self.needed and not isinstance(message, Leaving):
                 return device, message
             else:
                 self.s.heard(device, message)

@@ -33,20 +33,20 @@ class Copier:
         self._keeper.keep(held, state)
         self._stored(held)
         if guardian is not None:
-            self._pool.submit(self._give, link, guardian, held, bytes_s)
+            self._pool.submit(self._give, link, guardian, held, bytes_s, link.term)
         for ward, expected in wards.items():
-            self._pool.submit(self._take, link, ward, expected)
+            self._pool.submit(self._take, link, ward, expected, link.term)
 
-    def _give(self, link: Link, guardian: str, held: Held, bytes_s: float | None) -> None:
+    def _give(self, link: Link, guardian: str, held: Held, bytes_s: float | None, term: int) -> None:
         state = self._keeper.state(held)
         try:
-            send_state(link, guardian, held.round, state, self._timeout_s, held, fixed=True, bytes_s=bytes_s)
+            send_state(link, guardian, held.round, state, self._timeout_s, held, fixed=True, bytes_s=bytes_s, term=term)
         except LinkError:
             return  # the guardian never says that it has it
 
-    def _take(self, link: Link, ward: str, held: Held) -> None:
+    def _take(self, link: Link, ward: str, held: Held, term: int) -> None:
         try:
-            state = receive_state(link, ward, held.round, self._timeout_s, held)
+            state = receive_state(link, ward, held.round, self._timeout_s, held, term=term)
         except LinkError:
             return
         self._keeper.keep(held, state)

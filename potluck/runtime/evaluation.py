@@ -79,13 +79,13 @@ def measure(job: Job, outputs: Any, labels: torch.Tensor) -> dict[str, float]:
 class Evaluator:
     """Runs the whole evaluation set through the pipeline, two batches under way at a time."""
 
-    def __init__(self, session: Session, next_message: Callable[[str], Any]) -> None:
+    def __init__(self, session: Session, receive: Callable[[str, Tag], list[memoryview]]) -> None:
         self.s = session
         self._program = session.layout.programs.eval
         self._axes = [_sample_axis(self._program, index) for index in range(len(self._program.outputs))]
         self._loader = evaluation_loader(session.job)
         self._number = 0
-        self._next = next_message
+        self._receive = receive
 
     def close(self) -> None:
         self._loader.close()
@@ -126,7 +126,7 @@ class Evaluator:
         for micro_batch, size in enumerate(sizes):
             for part in rows(last, micro_batch, size, self.s.plan):
                 tag = Tag("outputs", number, micro_batch, 0, part.start)
-                message = self.s.link.receive(part.device, tag, self.s.timeout_s)
+                message = self._receive(part.device, tag)
                 tensors = [t for t in unpack(message, _CPU) if t is not None]
                 span = slice(start + part.start, start + part.stop)
                 label = batch.feeds["label"][span]

@@ -47,6 +47,11 @@ class Keeper:
         with self._lock:
             self._copies = {held: state for held, state in self._copies.items() if held.round >= round}
 
+    def forget_after(self, round: int) -> None:
+        """Lets go of copies of rounds that are to be trained again: they may come out with other last bits."""
+        with self._lock:
+            self._copies = {held: state for held, state in self._copies.items() if held.round <= round}
+
     def inventory(self) -> tuple[Held, ...]:
         """Everything that is here."""
         with self._lock:

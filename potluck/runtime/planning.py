@@ -57,12 +57,13 @@ def plan_for(live: LiveFleet, prepared: PreparedJob, options: Options) -> Planne
 def _best(live: LiveFleet, prepared: PreparedJob, profile: Profile, options: Options) -> tuple[Found, float | None]:
     """The plan that is expected to be the fastest or, if some are tried, that was; and what a round of it took."""
     sizes = micro_batch_choices(prepared)
-    if not options.tries:
-        facts = shareable(prepared.facts, prepared.job.batchnorm)
-        return find_plan(facts, profile, sizes, seconds=options.plan_s), None
-    tries = Tries(options.tries, options.plan_s, options.timeout_s, options.progress, options.should_stop)
-    fastest = try_plans(live, prepared, profile, sizes, tries)[0][0]
-    return fastest.found, fastest.round_s
+    if options.tries:
+        tries = Tries(options.tries, options.plan_s, options.timeout_s, options.progress, options.should_stop)
+        attempts, profile = try_plans(live, prepared, profile, sizes, tries)
+        if attempts:
+            return attempts[0].found, attempts[0].round_s
+    facts = shareable(prepared.facts, prepared.job.batchnorm)
+    return find_plan(facts, profile, sizes, seconds=options.plan_s), None
 
 
 def micro_batch_choices(prepared: PreparedJob) -> list[tuple[int, int]]:

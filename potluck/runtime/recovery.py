@@ -10,7 +10,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from potluck.control.setbacks import Setbacks
-from potluck.errors import DeviceError, DeviceLost, PotluckError
+from potluck.errors import DeviceError, DeviceLost, Overdue, PotluckError
 from potluck.metrics.records import IncidentRecord
 from potluck.model.blocks import value_bytes
 from potluck.model.program import ProgramPair
@@ -43,6 +43,7 @@ class Recovery:
         self._setbacks = Setbacks()
         self._incidents: list[IncidentRecord] = []  # that are not told yet
         self._noticed_s = 0.0
+        self._machines: dict[str, tuple[str, str, int, str]] = {}
         self._leaving: tuple[str, ...] = ()
         self._sizes = tensor_sizes(prepared.built.programs)
 
@@ -56,26 +57,27 @@ class Recovery:
 
     def begin(self, session: Session) -> Restart:
         """The first term: everything comes from the coordinator."""
-        self._changes.force = session.plan
+        self._changes.adopted(session.plan)
         return self._restart(session, {}, session.first_round)
 
     def change(self, coordinator: Coordinator, change: Changeover) -> tuple[Session, Restart]:
         """The next term, by another plan; whoever leaves gives away what it holds."""
         self._noticed_s = time.monotonic()
-        holdings, losses = self._ask(coordinator.s, None)
+        holdings, losses = self._ask(coordinator, None)
         if losses:  # in this very moment
             return self._next(coordinator, holdings, losses, "; ".join(losses.values()))
         held = self._held_blocks(coordinator, holdings)
-        plan = change.plan or self._plan(coordinator.s, change.leaving, held, DeviceError(str(change)))
-        kind = "left" if change.leaving else "joined" if set(plan.devices) - set(coordinator.s.plan.devices) else "plan"
+        plan = change.plan or self._plan(coordinator.s, change.devices, held, DeviceError(str(change)))
+        if not set(plan.devices) <= set(self._live.roster.links):  # a newcomer has gone again
+            plan = coordinator.s.plan
         session, restart = self._term(coordinator, plan, holdings, str(change))
-        self._note(session, coordinator, restart, kind, change.leaving, str(change))
+        self._note(session, coordinator, restart, change.kind, change.devices, str(change))
         return session, restart
 
     def after(self, coordinator: Coordinator, error: DeviceError) -> tuple[Session, Restart]:
         """The next term, for the devices that are left; an error if there is no way on."""
         self._noticed_s = time.monotonic()
-        holdings, losses = self._ask(coordinator.s, error)
+        holdings, losses = self._ask(coordinator, error)
         return self._next(coordinator, holdings, losses, "; ".join(losses.values()) or str(error))
 
     def _next(
@@ -107,10 +109,12 @@ class Recovery:
             session, plan=plan, layout=PlanLayout(session.layout.programs, plan), plan_reason=reason,
             term=self._live.next_term(session.term), copies=self._room_for_copies(plan), fresh=False,
         )  # fmt: skip
-        self._changes.force = plan
+        self._changes.adopted(plan)
         restart = self._restart(session, holdings, _newest(coordinator))
         plans = [layout.plan for layout in self._layouts.values()]
-        exact = all(len(stage.group) == 1 for known in plans for stage in known.stages)
+        alike = len({self._machines.get(device) for known in plans for device in known.devices}) == 1
+        exact = alike and all(len(stage.group) == 1 for known in plans for stage in known.stages)
+        session.folder.ledger.fsync |= len(plan.devices) > 1
         return dataclasses.replace(session, first_round=restart.round, exact=exact), restart
 
     def done(self, coordinator: Coordinator) -> None:
@@ -125,27 +129,33 @@ class Recovery:
                 self._live.roster.release(device)
         self._leaving = ()
 
-    def _ask(self, session: Session, error: DeviceError | None) -> tuple[dict[str, tuple[Held, ...]], dict[str, str]]:
+    def _ask(
+        self, coordinator: Coordinator, error: DeviceError | None
+    ) -> tuple[dict[str, tuple[Held, ...]], dict[str, str]]:
         """What those hold who are left; and who is lost, and how."""
-        roster = self._live.roster
+        roster, session = self._live.roster, coordinator.s
         lost = {error.device: error.why} if isinstance(error, DeviceLost) else {}
         holdings: dict[str, tuple[Held, ...]] = {}
         deadline = time.monotonic() + session.timeout_s
         settled = time.monotonic() + (0.0 if lost or error is None else _CAUSE_S)
-        while missing := sorted(d for d in session.plan.devices if d in roster.specs and d not in holdings):
+        while missing := sorted(d for d in coordinator.needed if d in roster.specs and d not in holdings):
             try:
                 device, message = roster.next(deadline, f"waiting for {', '.join(missing)} to say what they hold")
             except DeviceLost as more:
                 lost[more.device] = more.why
-                continue
-            if isinstance(message, Holding) and message.term == session.term:
-                holdings[device] = message.states
+            except Overdue:
+                lost |= {d: roster.drop(d, "is connected and does not answer").why for d in missing}
+            else:
+                if isinstance(message, Holding) and message.term == session.term:
+                    holdings[device] = tuple(h for h in message.states if h.term in self._layouts)
+                else:
+                    session.heard(device, message)
         while not lost and time.monotonic() < settled:
             try:
-                roster.next(settled, "looking for the cause")
+                session.heard(*roster.next(settled, "looking for the cause"))
             except DeviceLost as more:
                 lost[more.device] = more.why
-            except DeviceError:  # time is up
+            except Overdue:
                 break
         return {d: h for d, h in holdings.items() if d in roster.specs}, lost
 
@@ -220,6 +230,8 @@ class Recovery:
 
     def _restart(self, session: Session, holdings: dict[str, tuple[Held, ...]], at_most: int) -> Restart:
         self._layouts[session.term] = session.layout
+        for device, hello in self._live.roster.hellos.items():  # another machine may give other last bits
+            self._machines[device] = (hello.host, hello.device.kind, hello.device.threads, hello.torch_version)
         names_of = self._names_of()
         wanted = {m.device: names_of[session.term, i] for i, s in enumerate(session.plan.stages) for m in s.group}
         held = {**holdings, COORDINATOR: (self._whole(session),)}
@@ -243,20 +255,25 @@ class Recovery:
         replayed = coordinator.committed - restart.round
         moved = restart.moved_bytes(self._sizes)
         again = f"{replayed} round{'s' * (replayed > 1)} trained again, " if replayed else ""
+        reason = "" if session.plan_reason == what else f"{session.plan_reason}: "
         self._leaving = devices if kind == "left" else ()
         self._incidents.append(
             IncidentRecord(
                 kind=kind, round=coordinator.committed, device=devices[0] if devices else None, what=what,
-                action=f"{session.plan_reason}: {again}{size_text(moved)} moved",
+                action=f"{reason}{again}{size_text(moved)} moved",
                 at_s=self._noticed_s - session.started_s, replayed_rounds=replayed, moved_bytes=moved,
             )
         )  # fmt: skip
 
 
 def _newest(coordinator: Coordinator) -> int:
-    """The newest round from which training can go on; of the very last one nothing is left, so nobody would report."""
+    """The newest round from which training can go on.
+
+    After the very last one nothing is left to train, so nobody would report it, unless everybody has.
+    """
     committed, order = coordinator.committed, coordinator.order
-    return committed - 1 if order is not None and committed == order.rounds else committed
+    over = order is not None and committed == order.rounds and coordinator.s.model.round != committed
+    return committed - 1 if over else committed
 
 
 def _reason(lost: tuple[str, ...]) -> str:

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterable
 
 from potluck import __version__
-from potluck.errors import DeviceError, DeviceLost, InputError, PotluckError
+from potluck.errors import DeviceLost, InputError, Overdue, PotluckError
 from potluck.types import DeviceSpec
 from potluck.wire.channel import PATIENT_S, SILENCE_S, Connected, Disconnected
 from potluck.wire.control import ControlServer
@@ -72,6 +72,10 @@ class Roster:
         for device in self._numbers if devices is None else devices:
             self.send(device, message)
 
+    def drop(self, device: str, why: str) -> DeviceLost:
+        """Does without a device that is connected and does not answer."""
+        return self._gone(device, f"device {device} {why}")
+
     def watch(self, devices: Iterable[str]) -> None:
         """From now on these are missed soon: they train, and nothing there holds the interpreter for long."""
         for device in devices:
@@ -94,10 +98,11 @@ class Roster:
             dead = self._dead()
             if dead is not None and self._server.events.empty():
                 raise self._gone(*dead)
-            if time.monotonic() > deadline:
-                raise DeviceError(f"time is up while {waiting_for}")
+            left_s = deadline - time.monotonic()
+            if left_s < 0:
+                raise Overdue(f"time is up while {waiting_for}")
             try:
-                event = self._server.events.get(timeout=_POLL_S)
+                event = self._server.events.get(timeout=min(_POLL_S, left_s))
             except queue.Empty:
                 continue
             if isinstance(event, Connected):
@@ -180,7 +185,7 @@ class Roster:
             raise self._gone(name, dead or f"device {name} is gone ({event.why})")
 
     def _failure(self, name: str, message: Failed) -> PotluckError:
-        if message.exit_code == InputError.exit_code:
+        if message.exit_code == InputError.exit_code and self.closed:  # while others train, it is only a device less
             return InputError(f"device {name}: {message.text}")
         return self._gone(name, f"device {name}: {message.text}")
 

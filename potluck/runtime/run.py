@@ -56,7 +56,8 @@ def run_on(
         options.progress(f"{device} is not in the plan and stays idle")
     changes = Changes(live, prepared, profile, options)
     session = replace(
-        _session(live, prepared, plan, options, reason), heard=changes.heard, change=changes.due,
+        _session(live, prepared, plan, options, reason), heard=changes.heard,
+        observed=changes.observed, change=changes.due,
         copy_bytes_s={} if profile is None else copy_rates(profile),
     )  # fmt: skip
     try:

@@ -74,6 +74,13 @@ class Saver:
             if self._over:
                 return
             self.s.model.take(round, reports)
+        self._write(round, order, started)
+
+    def save_again(self, round: int, order: Any) -> None:
+        """Starts a checkpoint of what was collected already."""
+        self._jobs.append(self._pool.submit(self._write, round, order, time.monotonic()))
+
+    def _write(self, round: int, order: Any, started: float) -> None:
         position = self._position(round, order)
         weights = self.s.model.weights()
         try:

@@ -35,13 +35,13 @@ def state_tag(round: int, held: Held | None, number: int) -> Tag:
 
 def send_state(
     link: Link, peer: str, round: int, state: StageState, timeout_s: float, held: Held | None = None, *,
-    fixed: bool = False, bytes_s: float | None = None,
+    fixed: bool = False, bytes_s: float | None = None, term: int | None = None,
 ) -> None:  # fmt: skip
-    """Sends the whole state, if asked to no faster than `bytes_s`.
+    """Sends the whole state, if asked to no faster than `bytes_s`, while the term (by default the one in force) lasts.
 
     Unless nothing changes it (`fixed`), it is copied first, so that training may go on at once.
     """
-    pause = threading.Event()
+    pause, term = threading.Event(), link.term if term is None else term
     number = 0
     piece_bytes = _PIECE_BYTES if bytes_s is None else _SMALL_PIECE_BYTES
     chunks = list(_chunks(state))
@@ -51,18 +51,20 @@ def send_state(
         head = _Chunk(tuple((p, n) for p, n, _ in chunk), tuple(len(v) for v in views), place == len(chunks) - 1)
         messages: list[Sequence[Buffer]] = [[msgspec.msgpack.encode(head), heads], *_pieces(views, piece_bytes)]
         for message in messages:
-            link.send(peer, state_tag(round, held, number), message, timeout_s)
+            link.send(peer, state_tag(round, held, number), message, timeout_s, term)
             number += 1
             if bytes_s is not None:
                 pause.wait(sum(len(part) for part in message) / bytes_s)
 
 
-def receive_state(link: Link, peer: str, round: int, timeout_s: float, held: Held | None = None) -> StageState:
+def receive_state(
+    link: Link, peer: str, round: int, timeout_s: float, held: Held | None = None, *, term: int | None = None
+) -> StageState:
     """The state a peer sends, on the CPU, in memory of its own."""
     found: dict[str, dict[str, torch.Tensor]] = {part: {} for part in _PARTS}
-    number, last = 0, False
+    number, last, term = 0, False, link.term if term is None else term
     while not last:
-        message = link.receive(peer, state_tag(round, held, number), timeout_s)
+        message = link.receive(peer, state_tag(round, held, number), timeout_s, term)
         number += 1
         try:
             head_bytes, heads = message
@@ -72,7 +74,7 @@ def receive_state(link: Link, peer: str, round: int, timeout_s: float, held: Hel
         buffers = [memoryview(bytearray(size)) for size in head.sizes]
         rest = [buffer for buffer in buffers if len(buffer)]
         while rest:
-            for piece in link.receive(peer, state_tag(round, held, number), timeout_s):
+            for piece in link.receive(peer, state_tag(round, held, number), timeout_s, term):
                 if not rest or not 0 < len(piece) <= len(rest[0]):
                     raise LinkError(f"damaged state arrived from {peer}; the link is broken")
                 rest[0][: len(piece)] = piece

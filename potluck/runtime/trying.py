@@ -20,6 +20,7 @@ from potluck.plan.groups import shareable
 from potluck.plan.refine import Spent, levelled, refined
 from potluck.plan.search import Found, find_plan
 from potluck.plan.tables import Tables
+from potluck.profile.members import of_devices
 from potluck.runtime.live_fleet import LiveFleet
 from potluck.runtime.options import Options
 from potluck.runtime.prepare import PreparedJob
@@ -66,6 +67,11 @@ def try_plans(
             break
         tries.say(f"trying plan {number} for {ROUNDS} rounds: {milliseconds(found.round_s)} expected")
         round_s, spent_s = a_few_rounds(live, prepared, found.plan, ROUNDS, tries.timeout_s, tries.should_stop)
+        if not set(found.plan.devices) <= set(live.roster.links):  # another plan took its place on the way
+            tries.say(f"plan {number} lost a device")
+            profile = of_devices(profile, live.roster.links)
+            attempts = [a for a in attempts if set(a.found.plan.devices) <= set(live.roster.links)]
+            continue
         tries.say(f"plan {number} takes {milliseconds(round_s)} a round")
         attempts.append(Attempt(found, round_s, spent_s))
         if tries.should_stop():

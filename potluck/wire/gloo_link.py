@@ -62,17 +62,22 @@ class GlooLink:
             meeting = self.address if self._name < peer else address
             self._edges[peer] = Edge(self._name, peer, term, meeting, self._bind, self._mailbox, self._pacer)
 
-    def send(self, peer: str, tag: Tag, parts: Sequence[Buffer], timeout_s: float) -> None:
+    @property
+    def term(self) -> int:
+        """The term in force. See `Link`."""
+        return self._mailbox.term
+
+    def send(self, peer: str, tag: Tag, parts: Sequence[Buffer], timeout_s: float, term: int | None = None) -> None:
         """Queue a message. See `Link`. Read-only buffers are copied: torch takes none."""
         views = byte_views(parts)
-        term = self._mailbox.reserve(peer, tag, sum(view.nbytes for view in views), timeout_s)
+        term = self._mailbox.reserve(peer, tag, sum(view.nbytes for view in views), timeout_s, term)
         edge = self._edge(peer, term)
         if edge is not None:
             edge.send(tag, views)
 
-    def receive(self, peer: str, tag: Tag, timeout_s: float) -> list[memoryview]:
+    def receive(self, peer: str, tag: Tag, timeout_s: float, term: int | None = None) -> list[memoryview]:
         """The parts of the oldest message with this tag from this peer. See `Link`."""
-        parcel = self._mailbox.take(peer, tag, timeout_s)
+        parcel = self._mailbox.take(peer, tag, timeout_s, term)
         edge = self._edge(peer, parcel.header.term)
         if edge is not None and parcel.size_bytes:
             edge.credit(parcel.size_bytes)

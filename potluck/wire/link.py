@@ -62,14 +62,19 @@ class Link(Protocol):
         A plan that needs more room than the window has (`plan/schedule.py`, backlog) says so in `window_bytes`.
         """
 
-    def send(self, peer: str, tag: Tag, parts: Sequence[Buffer], timeout_s: float) -> None:
+    @property
+    def term(self) -> int:
+        """The one that was adopted last; below 0 before the first."""
+
+    def send(self, peer: str, tag: Tag, parts: Sequence[Buffer], timeout_s: float, term: int | None = None) -> None:
         """Queue a message. After `adopt`; the buffers must not change until the peer has them (nothing is copied).
 
         Returns at once while what the peer has not consumed, this message included, fits the window (a bigger message
-        may go alone); else waits for the peer. Raises LinkTimeout, PeerLost or Cancelled.
+        may go alone); else waits for the peer. Raises LinkTimeout, PeerLost or Cancelled: also where a `term` is named
+        and another one is in force.
         """
 
-    def receive(self, peer: str, tag: Tag, timeout_s: float) -> list[memoryview]:
+    def receive(self, peer: str, tag: Tag, timeout_s: float, term: int | None = None) -> list[memoryview]:
         """The parts of the oldest message with this tag from this peer, in memory that is the caller's. After `adopt`.
 
         The memory is writable and aligned to 8 bytes. Raises LinkTimeout, PeerLost or Cancelled.

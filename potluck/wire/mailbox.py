@@ -89,7 +89,7 @@ class Mailbox:
                     self._sort(peer, parcel)
             self._changed.notify_all()
 
-    def reserve(self, peer: str, tag: Tag, size_bytes: int, timeout_s: float) -> int:
+    def reserve(self, peer: str, tag: Tag, size_bytes: int, timeout_s: float, term: int | None = None) -> int:
         """Wait until the window has room for this message and count it as sent; returns its term."""
 
         def room(state: _Peer) -> int | None:
@@ -106,9 +106,9 @@ class Mailbox:
             self.stats.bytes_sent += size_bytes
             return self.term
 
-        return self._wait(peer, lambda: f"sending {tag} to it", timeout_s, room)
+        return self._wait(peer, lambda: f"sending {tag} to it", timeout_s, room, term)
 
-    def take(self, peer: str, tag: Tag, timeout_s: float) -> Parcel:
+    def take(self, peer: str, tag: Tag, timeout_s: float, term: int | None = None) -> Parcel:
         """Wait for the oldest message with this tag from this peer, and remove it."""
 
         def oldest(state: _Peer) -> Parcel | None:
@@ -120,7 +120,7 @@ class Mailbox:
                 del state.parcels[tag]
             return parcel
 
-        return self._wait(peer, lambda: f"waiting for {tag} from it", timeout_s, oldest)
+        return self._wait(peer, lambda: f"waiting for {tag} from it", timeout_s, oldest, term)
 
     def holds(self, peer: str, tag: Tag) -> bool:
         """Whether a message with this tag from this peer is there."""
@@ -231,10 +231,13 @@ class Mailbox:
             return False
         return not kept.parcels or kept.size_bytes + parcel.size_bytes <= self._window_bytes
 
-    def _wait(self, peer: str, doing: Callable[[], str], timeout_s: float, attempt: Callable[[_Peer], T | None]) -> T:
+    def _wait(
+        self, peer: str, doing: Callable[[], str], timeout_s: float, attempt: Callable[[_Peer], T | None],
+        term: int | None,
+    ) -> T:  # fmt: skip
         started = time.monotonic()
         with self._changed:
-            term = self.term
+            term = self.term if term is None else term
             while True:
                 if self._cancelled is not None:
                     raise Cancelled(f"link {self._name}, peer {peer}, {doing()}: {self._cancelled}")

@@ -109,16 +109,21 @@ class ZmqLink:
         self._mailbox.adopt(term, peers, window_bytes)
         self._request(_Adopt(term, dict(peers)))
 
-    def send(self, peer: str, tag: Tag, parts: Sequence[Buffer], timeout_s: float) -> None:
+    @property
+    def term(self) -> int:
+        """The term in force. See `Link`."""
+        return self._mailbox.term
+
+    def send(self, peer: str, tag: Tag, parts: Sequence[Buffer], timeout_s: float, term: int | None = None) -> None:
         """Queue a message. See `Link`."""
         views = byte_views(parts)
         size_bytes = sum(view.nbytes for view in views)
-        term = self._mailbox.reserve(peer, tag, size_bytes, timeout_s)
+        term = self._mailbox.reserve(peer, tag, size_bytes, timeout_s, term)
         self._request(_Send(term, peer, tag, views, size_bytes))
 
-    def receive(self, peer: str, tag: Tag, timeout_s: float) -> list[memoryview]:
+    def receive(self, peer: str, tag: Tag, timeout_s: float, term: int | None = None) -> list[memoryview]:
         """The parts of the oldest message with this tag from this peer. See `Link`."""
-        parcel = self._mailbox.take(peer, tag, timeout_s)
+        parcel = self._mailbox.take(peer, tag, timeout_s, term)
         due_bytes = self._mailbox.consumed(peer, parcel.header.term, parcel.size_bytes)
         if due_bytes:
             self._request(_Consumed(parcel.header.term, peer, due_bytes))

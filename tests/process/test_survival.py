@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -19,6 +20,7 @@ from benchmarks.zoo_jobs import case_job, cut, devices, grouped
 from potluck.control.audit import audit
 from potluck.errors import DeviceError, PotluckError
 from potluck.metrics.records import RECORDS, IncidentRecord, PlanAdopted, read
+from potluck.plan.search import find_plan
 from potluck.recover.checkpoint import load, newest
 from potluck.runtime.live_fleet import LiveFleet
 from potluck.runtime.options import Options
@@ -171,6 +173,20 @@ def test_the_last_device_of_all_ends_the_run_with_one_line(tmp_path: Path) -> No
         survived(tmp_path / "run", cut(prepared.facts, 1), prepared, At(3, kill("d0")))
 
 
+@pytest.mark.parametrize("evaluated", [False, True])
+def test_one_vanishes_when_the_last_round_is_done(
+    evaluated: bool, undisturbed: dict[str, torch.Tensor], tmp_path: Path
+) -> None:
+    prepared = job(hard=True)
+    if evaluated:
+        prepared = prepare_job(replace(prepared.job, eval_data=prepared.job.data))
+    result = survived(tmp_path / "run", cut(prepared.facts, 3), prepared, At(ROUNDS - 1, kill("d1")))
+    assert_nothing_lost(tmp_path / "run", result)
+    found = state(tmp_path / "run")
+    assert [n for n in undisturbed if not torch.equal(found[n], undisturbed[n])] == []
+    assert (result.loss is not None) == evaluated
+
+
 def test_a_round_that_kills_twice_is_named(tmp_path: Path) -> None:
     prepared = job()
 
@@ -260,3 +276,60 @@ class Stopper:
 
     def wanted(self) -> bool:
         return self.rounds >= 3
+
+
+class Hindered:
+    """A process that gets only a part of its time, as on a machine that somebody else began to use."""
+
+    def __init__(self, process: subprocess.Popen[bytes], part: float, turn_s: float = 0.04) -> None:
+        self._process, self._part, self._turn_s = process, part, turn_s
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._hinder, daemon=True)
+        self._thread.start()
+
+    def _hinder(self) -> None:
+        while not self._over.wait(self._turn_s * self._part) and self._process.poll() is None:
+            self._process.send_signal(signal.SIGSTOP)
+            self._over.wait(self._turn_s * (1 - self._part))
+            self._process.send_signal(signal.SIGCONT)
+
+    def end(self) -> None:
+        self._over.set()
+        self._thread.join()
+
+
+@pytest.mark.full
+def test_a_device_that_becomes_slow_gets_less_to_do(tmp_path: Path) -> None:
+    case = next(c for c in core_cases() if c.name == "residual_cnn")
+    prepared = prepare_job(replace(case_job(case, 2000), checkpoint_every=None))
+    fleet = Fleet(devices=(DeviceSpec(name="d0", speed=0.4), DeviceSpec(name="d1", speed=0.4)))
+    hindered: list[Hindered] = []
+    deed = At(25, lambda live: hindered.append(Hindered(live.agents.processes["d1"], 0.2)))
+    stop = Stopper()
+
+    def relieved() -> bool:
+        return any(work_of("d1", adopted.plan) < work_of("d1", plan) for adopted in stop.adopted)
+
+    try:
+        with LiveFleet(fleet, Options(timeout_s=PATIENT)) as live:
+            deed.live = live  # type: ignore[assignment]
+            profile = profile_fleet(live, prepared, ProfileSettings(seconds=2.0, network_seconds=0.3))
+            plan = find_plan(prepared.facts, profile, [(4, 4)], seconds=0.5).plan
+            options = Options(
+                run_dir=tmp_path / "run", timeout_s=PATIENT, watchers=(deed, stop), plan_s=0.5, should_stop=relieved
+            )
+            result = run_on(live, prepared, plan, options, profile=profile)
+    finally:
+        for each in hindered:
+            each.end()
+    assert relieved()
+    found = incidents(tmp_path / "run")
+    assert any(i.kind == "slow" for i in found)
+    assert all(i.replayed_rounds == 0 for i in found)
+    assert (result.samples_lost, result.samples_doubled) == (0, 0)
+
+
+def work_of(device: str, plan: Plan) -> float:
+    """Blocks times micro-batches that a device does in a round."""
+    shares = [(s.blocks[1] - s.blocks[0], m) for s in plan.stages for m in s.group if m.device == device]
+    return sum(blocks * member.share for blocks, member in shares)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from potluck.errors import LinkTimeout
+from potluck.errors import Cancelled, LinkTimeout
 from potluck.wire.frames import PROTOCOL_VERSION, MessageHeader
 from potluck.wire.link import Tag
 from potluck.wire.mailbox import MAX_EARLY_MESSAGES, MAX_EARLY_WINDOWS, Mailbox
@@ -81,3 +81,14 @@ def test_what_is_not_consumed_fills_the_window() -> None:
         sender.reserve("b", Tag("data"), 700_000, 0.0)
     sender.credit("b", 1, 950_000)  # what is left is less than a credit
     sender.reserve("b", Tag("data"), 1_700_000, 0.0)
+
+
+def test_what_belongs_to_a_term_ends_with_it() -> None:
+    box = Mailbox("me", WINDOW_BYTES)
+    box.adopt(1, ["peer"])
+    assert box.reserve("peer", Tag("x"), 10, 1.0, 1) == 1
+    box.adopt(2, ["peer"])
+    with pytest.raises(Cancelled, match="term 1 is over"):
+        box.reserve("peer", Tag("x"), 10, 1.0, 1)
+    with pytest.raises(Cancelled, match="term 1 is over"):
+        box.take("peer", Tag("x"), 1.0, 1)

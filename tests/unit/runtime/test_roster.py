@@ -6,7 +6,7 @@ from typing import Any, cast
 
 import pytest
 
-from potluck.errors import DeviceError
+from potluck.errors import DeviceError, DeviceLost
 from potluck.runtime.roster import Roster
 from potluck.types import DeviceSpec
 from potluck.wire.channel import Disconnected, Received
@@ -193,3 +193,29 @@ def test_one_that_leaves_while_nothing_is_trained_is_let_go():
     server.events.put(Received(2, Leaving()))
     with pytest.raises(DeviceError, match="device b leaves"):
         roster.next(time.monotonic() + 5.0, "waiting")
+
+
+def test_a_newcomer_that_cannot_do_it_does_not_end_the_run_of_others():
+    roster, server = _roster()
+    server.arrives(1, "a")
+    roster.gather(1, 5.0, _nobody)
+    roster.closed = False
+    server.arrives(2, "new")
+    server.events.put(Received(2, Failed(text="an operator that I do not know", exit_code=2)))
+    with pytest.raises(DeviceLost, match="device new: an operator") as lost:
+        while True:
+            roster.next(time.monotonic() + 5.0, "waiting")
+    assert lost.value.device == "new"
+    assert set(roster.specs) == {"a"}
+
+
+def test_one_that_left_may_come_again_under_its_name():
+    roster, server = _roster()
+    server.arrives(1, "a")
+    roster.gather(1, 5.0, _nobody)
+    roster.closed = False
+    roster.release("a")
+    assert roster.specs == {}
+    server.arrives(2, "a")
+    assert isinstance(roster.next(time.monotonic() + 5.0, "waiting")[1], Linked)
+    assert set(roster.links) == {"a"}
