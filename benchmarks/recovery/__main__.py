@@ -145,7 +145,7 @@ def heavy_ratio(bed: Testbed, model: str, folder: Path) -> dict[str, float]:
 
 
 @click.command()
-@click.option("--quick", is_flag=True, help="Every scenario once: about 25 minutes.")
+@click.option("--quick", is_flag=True, help="Every scenario once: about 45 minutes.")
 @click.option("--seeds", type=click.IntRange(1), default=3, show_default=True, help="Of a full run: how often each.")
 @click.option("--model", "models", multiple=True, help="Only these: mobilenet_v2, small_gpt; may be repeated.")
 @click.option("--heavy/--no-heavy", "with_heavy", default=True, help="Whether to compare with heavy rescheduling.")

@@ -1,0 +1,128 @@
+"""Who comes, goes or slows down while a run trains, and whether the plan changes for it."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any, cast
+
+from potluck.plan.baselines import PLANNERS
+from potluck.plan.events import simulate
+from potluck.runtime.changes import Changes
+from potluck.runtime.options import Options
+from potluck.types import Profile, RoundRecord
+from potluck.wire.messages import Leaving, Linked
+from tests.unit.plan.instances import a_model, a_profile
+
+FACTS = a_model(2, 8)
+SIZE = (8, 6)
+
+
+class Roster:
+    """Who is here, as far as `Changes` looks."""
+
+    def __init__(self, *names: str) -> None:
+        self.specs: dict[str, object] = dict.fromkeys(names)
+        self.links = dict.fromkeys(names, "somewhere")
+        self.released: list[str] = []
+
+    def release(self, device: str) -> None:
+        self.released.append(device)
+        del self.specs[device], self.links[device]
+
+
+def changes(profile: Profile | None, *names: str) -> tuple[Changes, Roster, list[str]]:
+    roster, said = Roster(*names), cast(list[str], [])
+    prepared = SimpleNamespace(facts=FACTS, job=SimpleNamespace(batchnorm="refuse"))
+    options = Options(progress=said.append, plan_s=0.3)
+    return Changes(cast(Any, SimpleNamespace(roster=roster)), cast(Any, prepared), profile, options), roster, said
+
+
+def searched(it: Changes) -> None:
+    assert it._search is not None
+    it._search.result(30.0)
+
+
+def record(busy: dict[str, float]) -> RoundRecord:
+    spent = {device: {"forward": seconds, "reduce": 9.0} for device, seconds in busy.items()}
+    return RoundRecord(
+        round=0, epoch=0, term=1, samples=48, loss=1.0, learning_rate=0.1, seconds=1.0, gradient_norm=1.0, spent_s=spent
+    )
+
+
+def test_one_of_the_plan_that_leaves_ends_it_and_another_just_goes() -> None:
+    profile = a_profile(1, FACTS, [1.0, 0.5, 0.25])
+    it, roster, _ = changes(profile, "d0", "d1", "idle")
+    it.adopted(PLANNERS["1f1b"](FACTS, a_profile(1, FACTS, [1.0, 0.5]), *SIZE))
+    assert it.due(100) is None
+    it.heard("idle", Leaving())
+    assert it.due(100) is None
+    assert roster.released == ["idle"]
+    it.heard("d1", Leaving())
+    it.heard("d1", Leaving())  # an impatient one
+    change = it.due(100)
+    assert change is not None
+    assert (change.kind, change.devices, change.plan) == ("left", ("d1",), None)
+
+
+def test_a_newcomer_stays_idle_where_the_plan_was_given() -> None:
+    it, _, said = changes(None, "d0", "new")
+    it.heard("new", Linked(address="somewhere"))
+    assert said == ["new joined and stays idle: the plan was given"]
+    it.look_for_better()
+    assert it.due(100) is None
+
+
+def test_a_better_plan_comes_into_force_only_if_it_pays() -> None:
+    profile = a_profile(1, FACTS, [1.0, 1.0, 1.0])
+    poor = PLANNERS["single"](FACTS, profile, *SIZE)
+    it, _, _ = changes(profile, "d0", "d1", "d2")
+    it.adopted(poor)
+    it.look_for_better()
+    searched(it)
+    assert it.due(1) is None  # one round is left
+    it.look_for_better()
+    searched(it)
+    change = it.due(100_000)
+    assert change is not None
+    assert change.plan is not None
+    assert change.kind == "joined"
+    assert simulate(change.plan, FACTS, profile).round_s < simulate(poor, FACTS, profile).round_s
+    it.adopted(change.plan)
+    it.look_for_better()
+    searched(it)
+    assert it.due(100_000) is None  # it is in force already
+
+
+def test_a_device_that_becomes_slow_is_given_less() -> None:
+    profile = a_profile(1, FACTS, [1.0, 1.0])
+    it, _, said = changes(profile, "d0", "d1")
+    plan = PLANNERS["1f1b"](FACTS, profile, *SIZE)
+    it.adopted(plan)
+    for _ in range(40):
+        it.observed(record({"d0": 0.2, "d1": 0.2}))
+    assert it.due(100_000) is None
+    for _ in range(8):
+        it.observed(record({"d0": 0.2, "d1": 1.6}))
+    assert said == ["d1 takes 8.0 times as long as before; looking for a better plan"]
+    searched(it)
+    change = it.due(100_000)
+    assert change is not None
+    assert (change.kind, change.devices) == ("slow", ("d1",))
+    assert change.plan is not None
+    assert _blocks("d1", change.plan) < _blocks("d1", plan)
+
+
+def test_a_plan_with_somebody_who_has_gone_is_not_adopted() -> None:
+    profile = a_profile(1, FACTS, [1.0, 1.0, 1.0])
+    it, roster, _ = changes(profile, "d0", "d1", "d2")
+    it.adopted(PLANNERS["single"](FACTS, profile, *SIZE))
+    it.look_for_better()
+    searched(it)
+    for name in ("d0", "d1", "d2"):
+        roster.links.pop(name)
+    assert it.due(100_000) is None
+
+
+def _blocks(device: str, plan: Any) -> int:
+    held = [s.blocks for s in plan.stages if device in [m.device for m in s.group]]
+    return sum(end - first for first, end in held)
