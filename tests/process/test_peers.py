@@ -122,6 +122,7 @@ def _same(got: dict[str, torch.Tensor], expected: dict[str, torch.Tensor]) -> No
         torch.testing.assert_close(tensor, expected[name], rtol=1e-9, atol=1e-12)
 
 
+@pytest.mark.full
 def test_ddp_computes_the_update_of_a_plain_loop(tmp_path, expected):
     with Ranks(tmp_path, 2, 2, "ddp", *ONE_LOOP, "--micro-batches", "4") as ranks:
         _check(ranks.outcomes(), 2)

@@ -128,6 +128,7 @@ def test_without_copies_everybody_goes_back_to_the_coordinators(
     assert incident.replayed_rounds >= 4  # from the very beginning
 
 
+@pytest.mark.full
 def test_two_neighbours_vanish_at_once(undisturbed: dict[str, torch.Tensor], tmp_path: Path) -> None:
     prepared = job(hard=True)
     result = survived(tmp_path / "run", cut(prepared.facts, 3), prepared, At(4, kill("d1", "d2")))
@@ -173,7 +174,7 @@ def test_the_last_device_of_all_ends_the_run_with_one_line(tmp_path: Path) -> No
         survived(tmp_path / "run", cut(prepared.facts, 1), prepared, At(3, kill("d0")))
 
 
-@pytest.mark.parametrize("evaluated", [False, True])
+@pytest.mark.parametrize("evaluated", [False, pytest.param(True, marks=pytest.mark.full)])
 def test_one_vanishes_when_the_last_round_is_done(
     evaluated: bool, undisturbed: dict[str, torch.Tensor], tmp_path: Path
 ) -> None:
