@@ -96,21 +96,25 @@ def bert_small() -> Case:
     return Case(name="bert_small", make_model=seeded(build), loss=token_loss, example=example, hf=True)
 
 
-def gpt_10m() -> Case:
-    """A decoder of ten million parameters that predicts the next token; its head shares the embedding's weight."""
-    words = 1024
+def gpt(name: str, words: int, length: int, width: int, layers: int) -> Case:
+    """A decoder that predicts the next token; its head shares the embedding's weight."""
 
     def build() -> nn.Module:
         from transformers import GPT2Config, GPT2LMHeadModel
 
         config = GPT2Config(
-            vocab_size=words, n_positions=LENGTH, n_embd=384, n_layer=6, n_head=6, resid_pdrop=0.0, embd_pdrop=0.0,
-            attn_pdrop=0.0, use_cache=False, bos_token_id=0, eos_token_id=0,
+            vocab_size=words, n_positions=length, n_embd=width, n_layer=layers, n_head=layers, resid_pdrop=0.0,
+            embd_pdrop=0.0, attn_pdrop=0.0, use_cache=False, bos_token_id=0, eos_token_id=0,
         )  # fmt: skip
         return Logits(GPT2LMHeadModel(config))
 
-    example = next_tokens(words, LENGTH)
-    return Case(name="gpt_10m", make_model=seeded(build), loss=token_loss, example=example, tied=True, hf=True)
+    example = next_tokens(words, length)
+    return Case(name=name, make_model=seeded(build), loss=token_loss, example=example, tied=True, hf=True)
+
+
+def gpt_10m() -> Case:
+    """A decoder of ten million parameters."""
+    return gpt("gpt_10m", words=1024, length=LENGTH, width=384, layers=6)
 
 
 WORKLOADS: dict[str, Callable[[], Case]] = {

@@ -9,8 +9,9 @@ from potluck.plan.groups import shareable
 from potluck.plan.search import find_plan
 from potluck.profile.members import of_devices
 from potluck.recover.placement import Restart, restart_at
-from potluck.runtime.coordinator import Coordinator, Session
+from potluck.runtime.coordinator import Coordinator
 from potluck.runtime.recovery import Recovery
+from potluck.runtime.session import Session
 from potluck.runtime.state_transfer import receive_state
 from potluck.types import COORDINATOR, Held, Member, Plan, Stage
 from potluck.wire.messages import Prepare, Prepared

@@ -6,32 +6,17 @@ import torch
 from torch import nn
 
 import potluck
-from benchmarks.case import Case, next_tokens, seeded
-from benchmarks.workloads import plain, token_loss
-from benchmarks.zoo_hf import Logits
+from benchmarks.case import Case
+from benchmarks.workloads import gpt, plain
 from benchmarks.zoo_jobs import with_dropout
 from potluck.types import Member, ModelFacts, Plan, Stage
 
 MICRO_BATCH, MICRO_BATCHES = 4, 6
-WORDS, LENGTH = 512, 32
 
 
 def small_gpt() -> Case:
-    """A decoder of two million parameters; its head shares the embedding's weight."""
-
-    def build() -> nn.Module:
-        from transformers import GPT2Config, GPT2LMHeadModel
-
-        config = GPT2Config(
-            vocab_size=WORDS, n_positions=LENGTH, n_embd=192, n_layer=4, n_head=4, resid_pdrop=0.0, embd_pdrop=0.0,
-            attn_pdrop=0.0, use_cache=False, bos_token_id=0, eos_token_id=0,
-        )  # fmt: skip
-        return Logits(GPT2LMHeadModel(config))
-
-    return Case(
-        name="small_gpt", make_model=seeded(build), loss=token_loss, example=next_tokens(WORDS, LENGTH), tied=True,
-        hf=True,
-    )  # fmt: skip
+    """A decoder of two million parameters."""
+    return gpt("small_gpt", words=512, length=32, width=192, layers=4)
 
 
 def job_of(name: str) -> potluck.Job:

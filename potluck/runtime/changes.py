@@ -14,11 +14,11 @@ from potluck.plan.groups import shareable
 from potluck.plan.refine import at_pace, busy_s
 from potluck.plan.search import find_plan
 from potluck.profile.members import of_devices, with_newcomer
-from potluck.runtime.coordinator import ChangeKind, Changeover
 from potluck.runtime.live_fleet import LiveFleet
 from potluck.runtime.options import Options
 from potluck.runtime.prepare import PreparedJob
 from potluck.runtime.profiling import as_measured, measure_order, offer_samples
+from potluck.runtime.session import ChangeKind, Changeover
 from potluck.types import Plan, Profile, RoundRecord
 from potluck.units import milliseconds
 from potluck.wire.messages import Leaving, Linked, Measured

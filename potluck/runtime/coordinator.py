@@ -6,31 +6,24 @@ import contextlib
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol
+from typing import Any
 
 from potluck.control.commit import Judgement, judge
 from potluck.control.ledger import LedgerEntry, entry, loss_digest
 from potluck.errors import DeviceLost, InputError, LinkError, LinkTimeout, Overdue, PotluckError
-from potluck.job import Job
 from potluck.metrics.records import EvaluationRecord, IncidentRecord, PlanAdopted, Record, RunEnded, RunStarted
-from potluck.optimizers import Optimizer
 from potluck.plan.schedule import ROUNDS_AHEAD
 from potluck.recover.copies import Copying, guardians, wards
 from potluck.recover.placement import Restart
 from potluck.runtime.evaluation import Evaluator, Judge, seen_before
 from potluck.runtime.feeder import FedRound, Feeder
-from potluck.runtime.layout import PlanLayout
 from potluck.runtime.loading import training_loader
-from potluck.runtime.model_state import ModelState
-from potluck.runtime.roster import Roster
-from potluck.runtime.run_folder import RunFolder
 from potluck.runtime.saving import Saver
+from potluck.runtime.session import Changeover, Session
 from potluck.runtime.state_transfer import send_state
 from potluck.schedules import multiplier
-from potluck.types import COORDINATOR, Plan, RoundRecord
-from potluck.wire.link import Link, Tag
+from potluck.types import COORDINATOR, RoundRecord
+from potluck.wire.link import Tag
 from potluck.wire.messages import (
     Abandon,
     Begin,
@@ -44,63 +37,11 @@ from potluck.wire.messages import (
     Verdict,
 )
 
-ChangeKind = Literal["left", "joined", "slow", "plan"]
-
-
-class Changeover(Exception):
-    """The plan is to change between two rounds: nobody is lost."""
-
-    def __init__(self, kind: ChangeKind, reason: str, devices: tuple[str, ...] = (), plan: Plan | None = None) -> None:
-        super().__init__(reason)
-        self.kind, self.devices, self.plan = kind, devices, plan
-
-
 _AHEAD_ALONE = 4  # a lone device commits by itself and never waits for us,
 _SAVE_AT_LEAST_S = 120.0
 _GLANCE_S = 0.01
 _LOOK_S = 0.25  # how often, while something is awaited from a link, the control channel is looked at
 _BEGUN_ALONE = 2  # so it always has the next orders already
-
-
-class Watcher(Protocol):
-    """Somebody who looks at a run: the live display, a test."""
-
-    def record(self, record: Record) -> None:
-        """Called with every record, as it is written."""
-
-    def lanes(self, round: int, busy: dict[str, float]) -> None:
-        """Called after every round with the part of it that each device computed."""
-
-
-@dataclass
-class Session:
-    """Everything one run needs, made before training starts."""
-
-    job: Job
-    optimizer: Optimizer
-    plan: Plan
-    layout: PlanLayout
-    digest: str
-    data_digest: str
-    model: ModelState
-    roster: Roster
-    link: Link
-    folder: RunFolder
-    first_round: int
-    term: int
-    timeout_s: float
-    plan_reason: str = "given"
-    watchers: list[Watcher] = field(default_factory=list)
-    should_stop: Callable[[], bool] = lambda: False
-    started_s: float = field(default_factory=time.monotonic)
-    copies: bool = True  # devices have room for copies of their states
-    first_copy_s: float = 0.0  # after which the first is made
-    copy_bytes_s: Mapping[tuple[str, str], float] = field(default_factory=dict)  # (device, guardian) → how fast
-    exact: bool = True  # a round that is trained again gives the same bits
-    fresh: bool = True  # nothing of this run was trained before
-    heard: Callable[[str, object], None] = lambda device, message: None  # told what is not about the round in hand
-    observed: Callable[[RoundRecord], None] = lambda record: None  # told of every committed round
-    change: Callable[[int], Changeover | None] = lambda rounds_left: None  # why the plan ends before the next round
 
 
 class Coordinator:

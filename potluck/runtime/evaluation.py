@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
@@ -19,11 +19,9 @@ from potluck.recover.checkpoint import Best, best
 from potluck.runtime.feeder import send_feeds
 from potluck.runtime.loading import Batch, evaluation_loader
 from potluck.runtime.parcels import unpack
+from potluck.runtime.session import Session
 from potluck.wire.link import Tag
 from potluck.wire.messages import Evaluate
-
-if TYPE_CHECKING:
-    from potluck.runtime.coordinator import Session
 
 _CPU = torch.device("cpu")
 

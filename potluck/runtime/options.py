@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from potluck.runtime.coordinator import Watcher
+from potluck.runtime.session import Watcher
 from potluck.types import Plan
 
 

@@ -21,10 +21,11 @@ from potluck.plan.validate import validate
 from potluck.recover.placement import Restart, recovery_point, restart_at
 from potluck.recover.repartition import nearest
 from potluck.runtime.changes import Changes
-from potluck.runtime.coordinator import Changeover, Coordinator, Session
+from potluck.runtime.coordinator import Coordinator
 from potluck.runtime.layout import PlanLayout
 from potluck.runtime.live_fleet import LiveFleet
 from potluck.runtime.prepare import PreparedJob
+from potluck.runtime.session import Changeover, Session
 from potluck.types import COORDINATOR, Held, Plan, Profile
 from potluck.units import size_text
 from potluck.wire.messages import Holding

@@ -14,7 +14,7 @@ from potluck.model.program import encode
 from potluck.recover.checkpoint import load
 from potluck.recover.copies import copy_rates
 from potluck.runtime.changes import Changes
-from potluck.runtime.coordinator import Changeover, Coordinator, Session
+from potluck.runtime.coordinator import Coordinator
 from potluck.runtime.layout import PlanLayout
 from potluck.runtime.live_fleet import LiveFleet
 from potluck.runtime.model_state import ModelState
@@ -23,6 +23,7 @@ from potluck.runtime.prepare import PreparedJob
 from potluck.runtime.recovery import Recovery
 from potluck.runtime.run_folder import RunFolder, load_resume, new_run_dir
 from potluck.runtime.saving import GO_ON
+from potluck.runtime.session import Changeover, Session
 from potluck.types import Plan, Profile
 
 

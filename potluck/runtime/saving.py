@@ -6,16 +6,14 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from potluck.errors import PotluckError
 from potluck.metrics.records import CheckpointRecord, IncidentRecord, Record
 from potluck.recover import checkpoint
 from potluck.runtime.run_folder import save_model
+from potluck.runtime.session import Session
 from potluck.runtime.state_transfer import receive_state
-
-if TYPE_CHECKING:
-    from potluck.runtime.coordinator import Session
 
 GO_ON = "the last checkpoint is intact: go on with --resume"
 

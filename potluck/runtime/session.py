@@ -1,0 +1,69 @@
+"""What one run needs, made before training starts, and why its plan may change on the way."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Literal, Protocol
+
+from potluck.job import Job
+from potluck.metrics.records import Record
+from potluck.optimizers import Optimizer
+from potluck.runtime.layout import PlanLayout
+from potluck.runtime.model_state import ModelState
+from potluck.runtime.roster import Roster
+from potluck.runtime.run_folder import RunFolder
+from potluck.types import Plan, RoundRecord
+from potluck.wire.link import Link
+
+ChangeKind = Literal["left", "joined", "slow", "plan"]
+
+
+class Changeover(Exception):
+    """The plan is to change between two rounds: nobody is lost."""
+
+    def __init__(self, kind: ChangeKind, reason: str, devices: tuple[str, ...] = (), plan: Plan | None = None) -> None:
+        super().__init__(reason)
+        self.kind, self.devices, self.plan = kind, devices, plan
+
+
+class Watcher(Protocol):
+    """Somebody who looks at a run: the live display, a test."""
+
+    def record(self, record: Record) -> None:
+        """Called with every record, as it is written."""
+
+    def lanes(self, round: int, busy: dict[str, float]) -> None:
+        """Called after every round with the part of it that each device computed."""
+
+
+@dataclass
+class Session:
+    """Everything one run needs, made before training starts."""
+
+    job: Job
+    optimizer: Optimizer
+    plan: Plan
+    layout: PlanLayout
+    digest: str
+    data_digest: str
+    model: ModelState
+    roster: Roster
+    link: Link
+    folder: RunFolder
+    first_round: int
+    term: int
+    timeout_s: float
+    plan_reason: str = "given"
+    watchers: list[Watcher] = field(default_factory=list)
+    should_stop: Callable[[], bool] = lambda: False
+    started_s: float = field(default_factory=time.monotonic)
+    copies: bool = True  # devices have room for copies of their states
+    first_copy_s: float = 0.0  # after which the first is made
+    copy_bytes_s: Mapping[tuple[str, str], float] = field(default_factory=dict)  # (device, guardian) → how fast
+    exact: bool = True  # a round that is trained again gives the same bits
+    fresh: bool = True  # nothing of this run was trained before
+    heard: Callable[[str, object], None] = lambda device, message: None  # told what is not about the round in hand
+    observed: Callable[[RoundRecord], None] = lambda record: None  # told of every committed round
+    change: Callable[[int], Changeover | None] = lambda rounds_left: None  # why the plan ends before the next round
