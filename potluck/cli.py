@@ -241,6 +241,7 @@ def simulate(job: str, config: Path | None, **flags: Any) -> int:
 )
 @click.option("--speed", metavar="X", help="Emulation: 0.5 computes at half speed.  [default: 1]")
 @click.option("--memory", metavar="SIZE", help="Most memory to use: 512MB.  [default: no limit]")
+@click.option("--hold", metavar="TIME", help="How long to wait for a coordinator that is gone.  [default: 5min]")
 @_PLAIN
 @_CONFIG
 def join(address: str, config: Path | None, **flags: Any) -> int:

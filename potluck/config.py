@@ -223,6 +223,7 @@ class JoinSettings(Settings):
     threads: int | None = None
     speed: float = 1.0
     memory: int = 0  # bytes; 0: not limited
+    hold: float = 300.0  # seconds
     plain_network: IPv4Network | None = None
 
     TABLE: ClassVar[str] = "join"
@@ -232,6 +233,7 @@ class JoinSettings(Settings):
         "threads": _whole(1),
         "speed": _one_speed,
         "memory": lambda value: units.size_bytes(_text(value)),
+        "hold": lambda value: units.duration_s(_text(value)),
         "plain_network": lambda value: plain_network(_text(value)),
     }
 

@@ -23,8 +23,8 @@ from potluck.runtime.live_fleet import LiveFleet
 from potluck.runtime.options import Options
 from potluck.runtime.prepare import prepare_job
 from potluck.runtime.profiling import ProfileSettings, profile_fleet
-from potluck.runtime.recovery import Recovery
 from potluck.runtime.run import run_on
+from potluck.runtime.terms import Terms
 from potluck.types import Plan
 
 TIMEOUT_S = 120.0
@@ -54,8 +54,8 @@ def main(
         profile = profile_fleet(live, prepared, ProfileSettings(seconds=profile_s, timeout_s=TIMEOUT_S))
         print(json.dumps({"ready_s": time.monotonic()}), flush=True)
         options = Options(run_dir=run_dir, timeout_s=TIMEOUT_S, first_copy_s=0.0 if copies else 1e9)
-        recovery = Heavy if is_heavy else Recovery
-        result = run_on(live, prepared, plan, options, profile=profile, recovery=recovery)
+        terms = Heavy if is_heavy else Terms
+        result = run_on(live, prepared, plan, options, profile=profile, terms=terms)
         print(json.dumps({"lost": result.samples_lost, "doubled": result.samples_doubled}), flush=True)
 
 

@@ -2,63 +2,71 @@
 
 from __future__ import annotations
 
-import dataclasses
+import time
 
-from potluck.errors import DeviceError
+from msgspec.structs import replace
+
+from potluck.control.cluster import newest
+from potluck.control.cluster_words import ComputePlan
 from potluck.plan.groups import shareable
 from potluck.plan.search import find_plan
 from potluck.profile.members import of_devices
-from potluck.recover.placement import Restart, restart_at
-from potluck.runtime.coordinator import Coordinator
-from potluck.runtime.recovery import Recovery
-from potluck.runtime.session import Session
+from potluck.recover.placement import recovery_point, restart_at
 from potluck.runtime.state_transfer import receive_state
+from potluck.runtime.terms import Terms
 from potluck.types import COORDINATOR, Held, Member, Plan, Stage
 from potluck.wire.messages import Prepare, Prepared
 
 PLAN_S = 2.0  # what `potluck train` takes for a plan
 
 
-class Heavy(Recovery):
+class Heavy(Terms):
     """Goes on without the lost devices, the hard way."""
 
-    def _plan(self, session: Session, gone: object, held: object, error: DeviceError) -> Plan:
-        assert self._profile is not None
+    def _plan(self, asked: ComputePlan) -> None:
+        if asked.without and asked.wish is None:
+            self._collect()
+        super()._plan(asked)
+
+    def _replacement_for(self, asked: ComputePlan) -> Plan | None:
+        profile = self._changes.profile
+        if not asked.without or asked.wish is not None or profile is None:
+            return super()._replacement_for(asked)
         facts = shareable(self._prepared.facts, self._prepared.job.batchnorm)
-        sizes = [(session.plan.micro_batch_size, session.plan.micro_batches)]
-        return find_plan(facts, of_devices(self._profile, self._live.roster.links), sizes, seconds=PLAN_S).plan
+        sizes = [(asked.force.micro_batch_size, asked.force.micro_batches)]
+        return find_plan(facts, of_devices(profile, self._live.roster.links), sizes, seconds=PLAN_S).plan
 
-    def _term(
-        self, coordinator: Coordinator, plan: Plan, holdings: dict[str, tuple[Held, ...]], reason: str
-    ) -> tuple[Session, Restart]:
-        session, restart = super()._term(coordinator, plan, holdings, reason)
-        self._collect(session, restart, holdings)
-        session = dataclasses.replace(session, term=self._live.next_term(session.term))
-        return session, self._restart(session, {}, restart.round)
-
-    def _collect(self, session: Session, restart: Restart, holdings: dict[str, tuple[Held, ...]]) -> None:
+    def _collect(self) -> None:
         """Brings the state of the whole model to the coordinator."""
-        names_of = self._names_of()
-        wanted = {COORDINATOR: frozenset(self._sizes)}
-        gather = restart_at(restart.round, holdings, names_of, wanted, self._sizes)
+        s, state, blueprint = self._session, self.state, self.blueprint
+        everything = frozenset(blueprint.sizes)
+        names_of = {(t, i): blueprint.names(p, i) for t, p in state.plans.items() for i in range(len(p.stages))}
+        whole = Held(term=0, stage=-1, round=s.model.round)
+        holdings = {**state.holdings, COORDINATOR: (whole,)}
+        point = recovery_point(holdings, {**names_of, (0, -1): everything}, everything, newest(state))
+        if point is None or point == s.model.round:
+            return
+        gather = restart_at(point, state.holdings, names_of, {COORDINATOR: everything}, blueprint.sizes)
         blocks = (0, len(self._prepared.facts.blocks))
         nobody = Plan(
-            micro_batch_size=session.plan.micro_batch_size, micro_batches=session.plan.micro_batches,
-            stages=(Stage(blocks=blocks, group=(Member(device="nobody", share=session.plan.micro_batches),)),),
+            micro_batch_size=s.plan.micro_batch_size, micro_batches=s.plan.micro_batches,
+            stages=(Stage(blocks=blocks, group=(Member(device="nobody", share=s.plan.micro_batches),)),),
         )  # fmt: skip
         givers = sorted({move.source for move in gather.moves})
-        session.link.adopt(session.term, {device: session.roster.links[device] for device in givers})
+        term = self._live.next_term(state.term)
+        s.link.adopt(term, {device: s.roster.links[device] for device in givers})
         for device in givers:
             order = Prepare(
-                term=session.term, round=restart.round, plan=nobody, program=session.digest,
-                moves=tuple(m for m in gather.moves if m.source == device), peers={COORDINATOR: session.link.address},
-                optimizer=session.optimizer, seed=session.job.seed, clip_norm=None, own_commit=False, window_bytes=0,
+                run=s.folder.run_id, term=term, round=point, plan=nobody, program=s.digest,
+                moves=tuple(m for m in gather.moves if m.source == device), peers={COORDINATOR: s.link.address},
+                optimizer=s.optimizer, seed=s.job.seed, clip_norm=None, own_commit=False, window_bytes=0,
             )  # fmt: skip
-            session.roster.send(device, order)
-        parts = [receive_state(session.link, m.source, gather.round, session.timeout_s, m.held) for m in gather.moves]
-        session.model.take(gather.round, parts)
-        waiting = set(givers)
+            s.roster.send(device, order)
+        parts = [receive_state(s.link, m.source, point, s.timeout_s, m.held) for m in gather.moves]
+        s.model.take(point, parts)
+        waiting, deadline = set(givers), time.monotonic() + s.timeout_s
         while waiting:
-            device, message = Coordinator(session)._next("waiting for what devices hold")
+            device, message = s.roster.next(deadline, "waiting for what devices hold")
             if isinstance(message, Prepared):
                 waiting.discard(device)
+        self.state = replace(self.state, holdings={})  # all of it comes from the coordinator

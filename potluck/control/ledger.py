@@ -32,6 +32,7 @@ class RunFacts(Value, frozen=True, kw_only=True):
     epochs: int | None
     rounds: int | None
     seed: int
+    run: str = ""  # by which devices that hold its states know it
 
 
 class LedgerEntry(Value, frozen=True, kw_only=True):

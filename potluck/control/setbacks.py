@@ -2,34 +2,36 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from potluck.types import Value
 
 _VICTIMS = 2  # of one round, before its samples are to blame
 _TRIES = 3  # of a plan whose devices are all there and do not reach each other
 
 
-@dataclass
-class Setbacks:
+class Setbacks(Value, frozen=True, kw_only=True):
     """What went wrong since the last committed round."""
 
-    _round: int = -1
-    _victims: list[str] = field(default_factory=list)
-    _nobody_lost: int = 0
+    round: int = -1
+    victims: tuple[str, ...] = ()
+    nobody_lost: int = 0
 
-    def note(self, committed: int, in_training: bool, lost: tuple[str, ...]) -> str | None:
-        """Counts one more setback; why the run must stop, in words, or None.
+    def after(self, committed: int, in_training: bool, lost: tuple[str, ...]) -> Setbacks:
+        """With one more setback.
 
         `in_training`: the round after the committed ones was under way, so that it may be what a device died of.
         """
-        if committed != self._round:
-            self._round, self._victims, self._nobody_lost = committed, [], 0
+        known = self if committed == self.round else Setbacks(round=committed)
         if not lost:
-            self._nobody_lost += 1
-            if self._nobody_lost > _TRIES:
-                return f"all devices are here, and {_TRIES} times some of them did not reach each other"
-            return None
-        if in_training:
-            self._victims.extend(lost[:1])  # others that vanish in the same moment have the same cause
-        if len(self._victims) >= _VICTIMS:
-            return f"round {committed} was the last of {' and of '.join(self._victims)}: its samples may be the cause"
+            return Setbacks(round=committed, victims=known.victims, nobody_lost=known.nobody_lost + 1)
+        # Others that vanish in the same moment have the same cause.
+        victims = (*known.victims, lost[0]) if in_training else known.victims
+        return Setbacks(round=committed, victims=victims, nobody_lost=known.nobody_lost)
+
+    @property
+    def too_many(self) -> str | None:
+        """Why the run must stop, in words, or None."""
+        if self.nobody_lost > _TRIES:
+            return f"all devices are here, and {_TRIES} times some of them did not reach each other"
+        if len(self.victims) >= _VICTIMS:
+            return f"round {self.round} was the last of {' and of '.join(self.victims)}: its samples may be the cause"
         return None

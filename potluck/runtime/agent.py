@@ -12,8 +12,40 @@ import traceback
 from collections.abc import Callable, Iterator
 
 import torch
+from msgspec.structs import replace
 
 from potluck import __version__
+from potluck.control.agent import (
+    AgentEvent,
+    AgentOrder,
+    AgentState,
+    Applied,
+    Assemble,
+    Assembled,
+    Cancel,
+    CoordinatorGone,
+    Copied,
+    Decide,
+    Evaluated,
+    GaveUp,
+    HeldLongEnough,
+    Keep,
+    Leave,
+    MakeCopy,
+    Refused,
+    Reported,
+    Reports,
+    ReportState,
+    RunEvaluation,
+    RunSurvey,
+    Seek,
+    Survey,
+    Surveyed,
+    Tell,
+    Train,
+    TrainState,
+    agent_transition,
+)
 from potluck.errors import Cancelled, DeviceError, LinkError, PotluckError
 from potluck.model.blocks import value_bytes
 from potluck.model.program import ProgramPair, decode
@@ -24,6 +56,7 @@ from potluck.runtime.copier import Copier
 from potluck.runtime.devices import host_words, settle
 from potluck.runtime.exchange import Site
 from potluck.runtime.executor import Committer, Executor
+from potluck.runtime.holding import Client, found_again, write_held
 from potluck.runtime.keeper import Keeper, joined, subset
 from potluck.runtime.layout import PlanLayout
 from potluck.runtime.measuring import Surveyor
@@ -33,31 +66,24 @@ from potluck.runtime.sums import share_sums
 from potluck.runtime.throttle import Throttle
 from potluck.runtime.warm_up import warm_up
 from potluck.types import COORDINATOR, DeviceSpec, Held
+from potluck.units import duration_text
 from potluck.wire.channel import Disconnected
 from potluck.wire.control import ControlClient
 from potluck.wire.link import Link
 from potluck.wire.messages import (
     PROOF_VARIABLE,
     PROTOCOL,
-    Abandon,
     Begin,
-    Echo,
+    Committed,
     Evaluate,
     Failed,
-    FromAgent,
     FromCoordinator,
     Hello,
-    Holding,
-    Interrupted,
     Leaving,
     Linked,
-    Measure,
-    Meet,
     Prepare,
-    Prepared,
-    Probe,
+    Ready,
     Stop,
-    Stored,
     Verdict,
     Welcome,
 )
@@ -65,21 +91,23 @@ from potluck.wire.messages import (
 _JOIN_TIMEOUT_S = 20.0
 
 
-def run_agent(address: str, spec: DeviceSpec, bind: str, say: Callable[[str], None] = lambda text: None) -> int:
-    """Serves one run as a device and says how it goes; returns the exit code."""
+def run_agent(
+    address: str, spec: DeviceSpec, bind: str, say: Callable[[str], None] = lambda text: None, hold_s: float = 0.0
+) -> int:
+    """Serves one run as a device and says how it goes; returns the exit code.
+
+    When the coordinator is gone, what the device holds is kept for `hold_s` seconds in case it comes back.
+    """
     sys.setswitchinterval(0.001)  # let the link's thread in quickly while this one computes
     device = settle(spec)
     warm_up(device)
-    client: ControlClient[FromCoordinator, FromAgent] = ControlClient(
-        address, FromCoordinator, timeout_s=_JOIN_TIMEOUT_S
-    )
-    agent = Agent(client, spec, device, bind, say)
+    client: Client = ControlClient(address, FromCoordinator, timeout_s=_JOIN_TIMEOUT_S)
+    agent = Agent(client, spec, device, bind, say, hold_s)
     try:
         with _leaves_when_asked(agent, say):
             return agent.serve()
     finally:
         agent.close()
-        client.close()
 
 
 @contextlib.contextmanager
@@ -106,59 +134,46 @@ def _leaves_when_asked(agent: Agent, say: Callable[[str], None]) -> Iterator[Non
 
 
 class Agent:
-    """One device in one run."""
+    """One device in one run: turns what is said and done into events of its state machine, and orders into deeds.
+
+    One thread works, another listens; each tells the machine what happens. Orders that take time are queued for the
+    first; there is never more than one of them under way.
+    """
 
     def __init__(
-        self, client: ControlClient[FromCoordinator, FromAgent], spec: DeviceSpec, device: torch.device, bind: str,
-        say: Callable[[str], None],
+        self, client: Client, spec: DeviceSpec, device: torch.device, bind: str, say: Callable[[str], None],
+        hold_s: float = 0.0,
     ) -> None:  # fmt: skip
         self._client, self._spec, self._device, self._bind, self._say = client, spec, device, bind, say
-        self._orders: queue.Queue[FromCoordinator] = queue.Queue()
+        self._hold_s = hold_s
+        self._lock = threading.RLock()
+        self._state = AgentState(me=spec.name, patient=hold_s > 0)
+        self._work: queue.Queue[AgentOrder | Welcome] = queue.Queue()
         self._verdicts: queue.Queue[Verdict | None] = queue.Queue()
         self._link: Link | None = None
-        self._over: Stop | None = None
         self._timeout_s = 120.0
         self._pump = threading.Thread(target=self._listen, name="potluck-orders", daemon=True)
         self._executor: Executor | None = None
-        self._abandoned = -1  # the last term that was given up
-        self._halted = False  # a round was given up: nothing more until the next plan
-        self._plan: Prepare | None = None  # the one in force
-        self._programs: tuple[str, ProgramPair] | None = (
-            None  # digest and what it is of, as the next plan's is the same
-        )
-        self._keeper = Keeper()
-        self._copier = Copier(self._keeper, lambda held: client.send(Stored(held=held)), self._timeout_s)
+        self._next: Executor | None = None  # whose state is being put together
+        self._programs: tuple[str, ProgramPair] | None = None  # with their digest, as the next plan's are the same
+        self._keeper = Keeper(lambda: self._state.live)
+        self._copier = Copier(self._keeper, lambda held: self._tell(Copied(held=held)), self._timeout_s)
         self._surveyor = Surveyor(client, spec, device)
+        self._closed = False
 
     def serve(self) -> int:
         """Obeys until told to stop; a failure is reported to the coordinator before it ends this process."""
-        self._client.send(
-            Hello(
-                protocol=PROTOCOL,
-                version=__version__,
-                torch_version=str(torch.__version__),
-                device=self._spec,
-                host=host_words(self._spec.kind),
-                proof=os.environ.get(PROOF_VARIABLE, ""),
-            )
-        )
+        self._client.send(self._hello())
         self._pump.start()
         try:
             while True:
-                order = self._orders.get()  # no deadline: the pump puts Stop here when the coordinator goes silent
-                if isinstance(order, Stop):
+                order = self._work.get()  # no deadline: the pump puts Leave here when the coordinator goes silent
+                if isinstance(order, Leave):
+                    if order.keep:
+                        self._write_down()
                     self._say(order.reason)
                     return 0 if order.in_order else 1
-                self._obey(order)
-        except Cancelled:
-            self._say(self._over.reason if self._over is not None else "cancelled")
-            return 1 if self._over is None or not self._over.in_order else 0
-        except LinkError as error:
-            if self._over is not None:
-                self._say(self._over.reason)
-                return 1
-            self._fail(error)
-            return error.exit_code
+                self._do(order)
         except PotluckError as error:
             self._fail(error)
             return error.exit_code
@@ -170,105 +185,169 @@ class Agent:
             self._fail(DeviceError(_one_line(error)))
             return 3
 
+    def _hello(self) -> Hello:
+        force = self._state.force
+        return Hello(
+            protocol=PROTOCOL, version=__version__, torch_version=str(torch.__version__), device=self._spec,
+            host=host_words(self._spec.kind), proof=os.environ.get(PROOF_VARIABLE, ""),
+            holds=force.run if force is not None and self._state.inventory else "",
+        )  # fmt: skip
+
     def leave(self) -> None:
         """Asks to be let go; others take over first. From any thread, or a signal."""
         self._client.send(Leaving())
 
     def close(self) -> None:
+        """Ends everything that runs in the background."""
+        self._closed = True
         self._copier.close()
         if self._link is not None:
             self._link.close()
+        self._client.close()
 
     def _fail(self, error: PotluckError) -> None:
         self._say(str(error))
         self._client.send(Failed(text=str(error), exit_code=error.exit_code))
 
+    # --- in the listening thread
+
     def _listen(self) -> None:
-        """Sorts what the coordinator says; a stop ends whatever this device is waiting for."""
-        while True:
+        """Sorts what the coordinator says."""
+        while not self._closed:
             event = self._client.inbox.get()
             if isinstance(event, Disconnected):
-                message: FromCoordinator = Stop(reason=f"the coordinator is gone ({event.why})")
+                self._tell(CoordinatorGone(why=event.why))
+                if not self._state.sought or not self._sought():
+                    return
+            elif isinstance(event.message, Welcome):
+                self._work.put(event.message)
             else:
-                message = event.message
-            if isinstance(message, Verdict):
-                self._verdicts.put(message)
-                continue
-            self._orders.put(message)
-            if isinstance(message, Abandon):  # whatever is awaited will not come
-                self._abandoned = message.term
+                self._tell(event.message)
+                if isinstance(event.message, Stop):
+                    return
+
+    def _sought(self) -> bool:
+        """Looks for the coordinator; whether it is back."""
+        address = self._client.address
+        self._say(f"holding round {self._newest()} for {duration_text(self._hold_s)}, looking for {address}")
+        client = found_again(address, self._hello(), self._hold_s, lambda: self._closed)
+        if client is None:
+            self._tell(HeldLongEnough())
+            return False
+        self._client.close()
+        self._client = client
+        self._surveyor.reconnected(client)
+        return True
+
+    def _newest(self) -> int:
+        return max((held.round for held in self._state.inventory), default=0)
+
+    # --- in any thread
+
+    def _tell(self, event: AgentEvent) -> None:
+        """Something happens; what follows from it is done, or queued where it takes time."""
+        with self._lock:
+            self._state, orders = agent_transition(self._state, event)
+            for order in orders:
+                self._obey(order)
+
+    def _obey(self, order: AgentOrder) -> None:
+        match order:
+            case Tell():
+                self._client.send(order.message)
+            case Decide():
+                self._verdicts.put(order.verdict)
+            case Cancel():
                 self._verdicts.put(None)
                 if self._link is not None:
-                    self._link.cancel(message.reason)
-            if isinstance(message, Stop):
-                self._over = message
-                self._verdicts.put(None)
-                if self._link is not None and not message.in_order:
-                    self._link.cancel(message.reason)
-                return
+                    self._link.cancel(order.reason)
+            case Keep():
+                self._keeper.retain(order.copies)
+            case TrainState():
+                self._executor, self._next = self._next, None
+                self._keeper.train(None if self._executor is None else self._executor.stage.state)
+            case Seek():
+                self._say(f"the coordinator is gone ({order.why})")
+            case _:
+                self._work.put(order)
 
-    def _obey(self, order: FromCoordinator) -> None:
+    # --- in the working thread
+
+    def _do(self, order: AgentOrder | Welcome) -> None:
         match order:
             case Welcome():
-                self._timeout_s = order.timeout_s
-                self._link = open_link(order.carrier, self._spec.name, self._bind, order.bandwidth_bytes_s)
-                self._surveyor.welcomed(self._link, order)
-                self._client.send(Linked(address=self._link.address))
-                self._say(f"{self._spec.name} joined {self._client.address}")
-            case Prepare():
-                self._unless_interrupted(order.term, lambda: self._prepare(order))
-            case Begin() | Evaluate():
-                if not self._halted:
-                    self._unless_interrupted(self._force().term, lambda: self._work(order))
-            case Abandon():
-                self._halted = True
-                self._client.send(Holding(term=order.term, states=self._keeper.inventory()))
-            case Echo() | Measure() | Meet() | Probe():
-                self._executor = None  # its stage makes room, and comes anew with the next plan
-                self._keeper.clear()
-                self._surveyor.obey(order)
+                self._enter(order)
+            case Assemble():
+                self._unless_interrupted(lambda: self._assemble(order.prepare))
+            case Train():
+                self._unless_interrupted(lambda: self._train(order.begin))
+            case RunEvaluation():
+                self._unless_interrupted(lambda: self._evaluate(order.evaluate))
+            case ReportState():
+                self._unless_interrupted(lambda: self._report_state(order.round))
+            case MakeCopy():
+                self._copy(order.held)
+            case RunSurvey():
+                self._survey(order.survey)
 
-    def _force(self) -> Prepare:
-        if self._plan is None:
-            raise DeviceError("an order came before a plan; join again")
-        return self._plan
+    def _enter(self, welcome: Welcome) -> None:
+        self._timeout_s = welcome.timeout_s
+        if self._link is None:
+            self._link = open_link(welcome.carrier, self._spec.name, self._bind, welcome.bandwidth_bytes_s)
+        self._surveyor.welcomed(self._link, welcome)
+        self._client.send(Linked(address=self._link.address))
+        self._say(f"{self._spec.name} joined {self._client.address}")
 
-    def _duty(self) -> Executor:
-        if self._executor is None:
-            raise DeviceError("an order came before a plan; join again")
-        return self._executor
-
-    def _unless_interrupted(self, term: int, work: Callable[[], None]) -> None:
+    def _unless_interrupted(self, work: Callable[[], None]) -> None:
         """Does something that needs others; if one does not answer, says so and waits for the next plan."""
         try:
             work()
         except LinkError as error:
-            if self._over is not None:
-                raise
-            self._halted = True
             if self._executor is not None:
                 self._executor.stage.abort()
-            if not isinstance(error, Cancelled):
+            cancelled = isinstance(error, Cancelled)
+            if not cancelled:
                 self._say(str(error))
-                self._client.send(Interrupted(term=term, text=str(error)))
+            self._tell(GaveUp(why="" if cancelled else str(error)))
 
-    def _prepare(self, order: Prepare) -> None:
+    def _survey(self, survey: Survey) -> None:
+        self._executor = None  # its stage makes room, and comes anew with the next plan
+        self._keeper.train(None)
+        self._keeper.retain(())
+        try:
+            self._surveyor.obey(survey)
+        except Cancelled:
+            self._tell(GaveUp())
+        else:
+            self._tell(Surveyed())
+
+    def _assemble(self, order: Prepare) -> None:
         """Puts the state of a stage together. Until that is done, what was held before is still held."""
-        if self._link is None:
-            raise DeviceError("a plan came before the welcome; join again")
+        link = self._open_link()
         if self._programs is None or self._programs[0] != order.program:
             self._programs = order.program, decode(self._client.fetch(order.program, self._timeout_s))
-        programs = self._programs[1]
         while not self._verdicts.empty():  # of a round that was given up
             self._verdicts.get_nowait()
-        self._link.adopt(order.term, order.peers, order.window_bytes)
-        if self._abandoned >= order.term or self._over is not None:  # and `adopt` has forgotten it
+        link.adopt(order.term, order.peers, order.window_bytes)
+        if self._given_up(order):  # and `adopt` has forgotten it
             raise Cancelled("the plan was given up before it was in force")
-        state = self._put_together(self._link, order)
+        state = self._put_together(link, order)
+        if self._spec.name in order.plan.devices:
+            self._next = self._made(link, order, state, self._programs[1])
+        self._tell(Assembled(term=order.term))
+        if self._state.phase == "training":
+            index = stage_of(order.plan, self._spec.name)
+            first, end = order.plan.stages[index].blocks
+            words = f"holds stage {index + 1} of {len(order.plan.stages)}: blocks {first}-{end - 1}"
+            self._say(f"{self._spec.name} {words}")
+
+    def _given_up(self, order: Prepare) -> bool:
+        state = self._state
+        return state.phase != "preparing" or state.stop is not None or state.force != order
+
+    def _made(self, link: Link, order: Prepare, state: StageState, programs: ProgramPair) -> Executor:
+        """What trains a stage."""
         me = self._spec.name
-        if me not in order.plan.devices:  # it only had something to give
-            self._client.send(Prepared(term=order.term))
-            return
         layout = PlanLayout(programs, order.plan)
         index = stage_of(order.plan, me)
         mine = order.plan.stages[index]
@@ -281,18 +360,15 @@ class Agent:
         sizes = {s.name: value_bytes(programs.train.values[s.id], 1) for s in trainable}
         committer: Committer
         if order.own_commit:
-            committer = DecideAlone(me, self._client.send, [s.name for s in trainable], order.clip_norm)
+            committer = DecideAlone(me, self._tell_ready, [s.name for s in trainable], order.clip_norm)
         else:
-            committer = AskCoordinator(self._client.send, self._verdicts, self._timeout_s)
-        site = Site(me, index, order.plan, layout, stage, self._link, self._timeout_s)
+            committer = AskCoordinator(self._tell_ready, self._verdicts, self._timeout_s)
+        site = Site(me, index, order.plan, layout, stage, link, self._timeout_s)
         sums = share_sums(order.plan, users, sizes, layout.running_statistics())
-        self._executor = Executor(site, sums, committer, Throttle(self._spec.speed))
-        self._keeper.train(Held(term=order.term, stage=index, round=order.round, live=True), stage.state)
-        self._keeper.forget_after(order.round)
-        self._halted, self._plan = False, order
-        self._client.send(Prepared(term=order.term))
-        first, end = order.plan.stages[index].blocks
-        self._say(f"{me} holds stage {index + 1} of {len(order.plan.stages)}: blocks {first}-{end - 1}")
+        return Executor(site, sums, committer, Throttle(self._spec.speed))
+
+    def _tell_ready(self, ready: Ready | Committed) -> None:
+        self._tell(Reports(ready=ready))
 
     def _put_together(self, link: Link, order: Prepare) -> StageState:
         """The state of this device's next stage, while others get of it what they need from here."""
@@ -305,15 +381,9 @@ class Agent:
                     if move.source == me and move.target != me:
                         state = subset(self._keeper.state(move.held), move.names)
                         send_state(
-                            link,
-                            move.target,
-                            order.round,
-                            state,
-                            self._timeout_s,
-                            move.held,
-                            fixed=True,
+                            link, move.target, order.round, state, self._timeout_s, move.held, fixed=True,
                             term=order.term,
-                        )
+                        )  # fmt: skip
             except LinkError as error:
                 trouble.append(error)
 
@@ -333,35 +403,43 @@ class Agent:
             raise trouble[0]
         return joined(parts)
 
-    def _work(self, order: Begin | Evaluate) -> None:
-        if isinstance(order, Evaluate):
-            self._duty().evaluate(order)
-        else:
-            self._train(self._duty(), order)
+    def _evaluate(self, order: Evaluate) -> None:
+        self._duty().evaluate(order)
+        self._tell(Evaluated())
 
-    def _train(self, executor: Executor, order: Begin) -> None:
-        self._keeper.forget_before(order.point)
-        verdict = executor.run_round(order)
-        if verdict.kind == "stop":  # rounds begun ahead must not follow one that was not committed
-            self._executor = None
-            self._halted = True
-        if verdict.kind == "commit":
-            self._keeper.committed(order.round + 1)
-            if order.copy:
-                self._copy(executor.site, order.round + 1)
-            if order.snapshot:
-                self._report_state(executor, order.round + 1)
+    def _train(self, order: Begin) -> None:
+        verdict = self._duty().run_round(order)
+        self._tell(Applied(round=order.round) if verdict.kind == "commit" else Refused(round=order.round))
 
-    def _copy(self, site: Site, round: int) -> None:
-        force = self._force()
-        wards = {d: Held(term=force.term, stage=stage_of(force.plan, d), round=round) for d in force.wards}
-        self._copier.copy(site.link, force.guardian, wards, force.copy_bytes_s)
+    def _copy(self, held: Held) -> None:
+        force = self._state.force
+        if force is None or self._executor is None or force.term != held.term:
+            return
+        wards = {d: replace(held, stage=stage_of(force.plan, d)) for d in force.wards}
+        self._copier.copy(self._executor.site.link, held, force.guardian, wards, force.copy_bytes_s)
 
-    def _report_state(self, executor: Executor, round: int) -> None:
+    def _report_state(self, round: int) -> None:
+        executor = self._duty()
         parameters, buffers = executor.site.layout.reported_names(self._spec.name)
         if parameters or buffers:
             state = subset(executor.stage.state(), (*parameters, *buffers))
             send_state(executor.site.link, COORDINATOR, round, state, self._timeout_s)
+        self._tell(Reported())
+
+    def _write_down(self) -> None:
+        """What is held, as files, as nobody will ask for it any more."""
+        folder = write_held(self._spec.name, self._state.inventory, self._keeper.state)
+        self._say(f"what {self._spec.name} held is in {folder}")
+
+    def _open_link(self) -> Link:
+        if self._link is None:
+            raise DeviceError("a plan came before the welcome; join again")
+        return self._link
+
+    def _duty(self) -> Executor:
+        if self._executor is None:
+            raise DeviceError("an order came before a plan; join again")
+        return self._executor
 
 
 def _one_line(error: Exception) -> str:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from concurrent.futures import Future, ThreadPoolExecutor
 
+from potluck.control.cluster_words import ChangeKind, Wanted
 from potluck.control.drift import Drift
 from potluck.errors import PlanError
 from potluck.plan.events import simulate
@@ -18,7 +19,6 @@ from potluck.runtime.live_fleet import LiveFleet
 from potluck.runtime.options import Options
 from potluck.runtime.prepare import PreparedJob
 from potluck.runtime.profiling import as_measured, measure_order, offer_samples
-from potluck.runtime.session import ChangeKind, Changeover
 from potluck.types import Plan, Profile, RoundRecord
 from potluck.units import milliseconds
 from potluck.wire.messages import Leaving, Linked, Measured
@@ -100,11 +100,11 @@ class Changes:
         except PlanError:
             return None
 
-    def due(self, rounds_left: int) -> Changeover | None:
+    def due(self, rounds_left: int) -> Wanted | None:
         """What is to change before the next round."""
         leaving = tuple(d for d in self._leaving if self.force is not None and d in self.force.devices)
         if leaving:
-            return Changeover("left", f"{', '.join(leaving)} leaves", leaving)
+            return Wanted(kind="left", why=f"{', '.join(leaving)} leaves", devices=leaving)
         for device in list(self._leaving):
             if device in self._live.roster.specs:
                 self._live.roster.release(device)
@@ -116,7 +116,7 @@ class Changes:
             return None
         return self._if_worth_it(plan, rounds_left)
 
-    def _if_worth_it(self, plan: Plan, rounds_left: int) -> Changeover | None:
+    def _if_worth_it(self, plan: Plan, rounds_left: int) -> Wanted | None:
         if self.profile is None or self.force is None:
             return None
         facts = self._prepared.facts
@@ -127,7 +127,7 @@ class Changes:
         words = f"a better plan: {milliseconds(then_s)} a round instead of {milliseconds(now_s)}"
         joined = tuple(d for d in plan.devices if d not in self.force.devices)
         kind: ChangeKind = "slow" if self._slow else "joined" if joined else "plan"
-        return Changeover(kind, words, self._slow or joined, plan)
+        return Wanted(kind=kind, why=words, devices=self._slow or joined, plan=plan)
 
     def _moving_s(self) -> float:
         """What a change costs at most: the whole model over one link."""

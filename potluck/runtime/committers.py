@@ -7,15 +7,13 @@ from collections.abc import Callable, Sequence
 
 from potluck.control.commit import judge
 from potluck.errors import Cancelled, DeviceError, LinkTimeout
-from potluck.wire.messages import Begin, Committed, FromAgent, Ready, Verdict
+from potluck.wire.messages import Begin, Committed, Ready, Verdict
 
 
 class AskCoordinator:
     """Reports ready and waits for the verdict."""
 
-    def __init__(
-        self, send: Callable[[FromAgent], None], verdicts: queue.Queue[Verdict | None], timeout_s: float
-    ) -> None:
+    def __init__(self, send: Callable[[Ready], None], verdicts: queue.Queue[Verdict | None], timeout_s: float) -> None:
         self._send, self._verdicts, self._timeout_s = send, verdicts, timeout_s
 
     def decide(self, ready: Ready, begin: Begin, attempt: int) -> Verdict:
@@ -35,7 +33,7 @@ class DecideAlone:
     """Judges its own report by the coordinator's rule and tells it afterwards: no message to wait for."""
 
     def __init__(
-        self, me: str, send: Callable[[FromAgent], None], parameters: Sequence[str], clip_norm: float | None
+        self, me: str, send: Callable[[Ready | Committed], None], parameters: Sequence[str], clip_norm: float | None
     ) -> None:
         self._me, self._send, self._parameters, self._clip_norm = me, send, parameters, clip_norm
 

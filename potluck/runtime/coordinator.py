@@ -6,8 +6,10 @@ import contextlib
 import threading
 import time
 from collections import deque
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, Protocol
 
+from potluck.control.cluster_words import Again, Began, Broken, Commit, IsReady, Lost, Order, Settle, Written
 from potluck.control.commit import Judgement, judge
 from potluck.control.ledger import LedgerEntry, entry, loss_digest
 from potluck.errors import DeviceLost, InputError, LinkError, LinkTimeout, Overdue, PotluckError
@@ -19,23 +21,12 @@ from potluck.runtime.evaluation import Evaluator, Judge, seen_before
 from potluck.runtime.feeder import FedRound, Feeder
 from potluck.runtime.loading import training_loader
 from potluck.runtime.saving import Saver
-from potluck.runtime.session import Changeover, Session
+from potluck.runtime.session import Session, TermOver
 from potluck.runtime.state_transfer import send_state
 from potluck.schedules import multiplier
 from potluck.types import COORDINATOR, RoundRecord
 from potluck.wire.link import Tag
-from potluck.wire.messages import (
-    Abandon,
-    Begin,
-    Committed,
-    Interrupted,
-    Leaving,
-    Prepare,
-    Prepared,
-    Ready,
-    Stored,
-    Verdict,
-)
+from potluck.wire.messages import Begin, Committed, FromAgent, Prepare, Ready, Stored, Verdict
 
 _AHEAD_ALONE = 4  # a lone device commits by itself and never waits for us,
 _SAVE_AT_LEAST_S = 120.0
@@ -44,15 +35,29 @@ _LOOK_S = 0.25  # how often, while something is awaited from a link, the control
 _BEGUN_ALONE = 2  # so it always has the next orders already
 
 
-class Coordinator:
-    """Trains one job over the devices of one plan, until it is done or one of them is lost."""
+class Machine(Protocol):
+    """The state machine that decides what becomes of rounds and terms."""
 
-    def __init__(self, session: Session) -> None:
-        self.s = session
+    @property
+    def training(self) -> bool:
+        """Whether the term in force goes on."""
+
+    def tell(self, event: Any) -> list[Order]:
+        """Something happens; what only who trains can do about it."""
+
+    def hear(self, device: str, message: FromAgent) -> None:
+        """A device says something that is not about the round in hand."""
+
+
+class Coordinator:
+    """Trains one job over the devices of one plan, until it is done or the term is over."""
+
+    def __init__(self, session: Session, machine: Machine) -> None:
+        self.s, self._machine = session, machine
         self.alone = len(session.plan.devices) == 1
-        self.order: Any = None
+        self.order = session.order
         self.last_commit_s = time.monotonic()
-        self.begun: int | None = None  # the round that devices were last told to train
+        self._reports: dict[str, Ready] = {}  # on the round in hand
         first_s = self.last_commit_s + session.first_copy_s
         self.copying = Copying(session.plan, session.term, first_s=first_s, enabled=session.copies)
         self.committed = session.first_round
@@ -61,15 +66,11 @@ class Coordinator:
         self.saver = Saver(session, self.say)
         self.judge = Judge(session.job, *seen_before(session.folder.path, session.first_round))
         self.stopped_early = False
-        self._abandoned = False
-        self.needed = set(session.plan.devices)  # whom this term cannot do without
 
-    def prepare(self, restart: Restart) -> None:
-        """Gives every device its stage and waits until all hold it."""
+    def prepare(self, restart: Restart, devices: Sequence[str]) -> None:
+        """Tells every device what to put together for its stage, and gives what only the coordinator has."""
         s = self.s
-        givers = {m.source for m in restart.moves} - {COORDINATOR, *s.plan.devices}
-        self.needed = {*s.plan.devices, *givers}
-        peers = {d: s.roster.links[d] for d in sorted(self.needed)}
+        peers = {d: s.roster.links[d] for d in sorted(devices)}
         guarded = guardians(s.plan) if s.copies else {}
         s.link.adopt(s.term, peers)
         for device in peers:
@@ -77,7 +78,7 @@ class Coordinator:
             s.roster.send(
                 device,
                 Prepare(
-                    term=s.term, round=restart.round, plan=s.plan, program=s.digest, peers=others,
+                    run=s.folder.run_id, term=s.term, round=restart.round, plan=s.plan, program=s.digest, peers=others,
                     moves=tuple(m for m in restart.moves if device in (m.source, m.target)), optimizer=s.optimizer,
                     seed=s.job.seed, clip_norm=s.job.clip_norm, own_commit=self.alone,
                     window_bytes=s.layout.window_bytes(), guardian=guarded.get(device),
@@ -85,16 +86,8 @@ class Coordinator:
                     wards=wards(s.plan, device) if s.copies else (),
                 ),
             )  # fmt: skip
-        giving = threading.Thread(target=self._give, args=(restart,), name="potluck-giving", daemon=True)
-        giving.start()  # not here: who is lost meanwhile must be noticed
-        waiting = set(self.needed)
-        while waiting:
-            device, message = self._next(f"waiting for {', '.join(sorted(waiting))} to prepare")
-            if isinstance(message, Prepared) and message.term == s.term:
-                waiting.discard(device)
-        giving.join(s.timeout_s)
-        self.needed = set(s.plan.devices)
-        s.roster.watch(s.plan.devices)
+        # Not here: who is lost meanwhile must be noticed.
+        threading.Thread(target=self._give, args=(restart,), name="potluck-giving", daemon=True).start()
 
     def _give(self, restart: Restart) -> None:
         """What only the coordinator has; if a device does not take it, it will not be prepared."""
@@ -105,21 +98,10 @@ class Coordinator:
                     state = s.model.some(s.layout, move.names)
                     send_state(s.link, move.target, restart.round, state, s.timeout_s, move.held, term=s.term)
 
-    def abandon(self, reason: str) -> None:
-        """Ends the term: devices keep what they hold and tell it, and nothing here waits for them any more."""
-        if self._abandoned:
-            return
-        self._abandoned = True
-        here = [device for device in self.needed if device in self.s.roster.specs]
-        self.s.roster.broadcast(Abandon(term=self.s.term, reason=reason), here)
-        self.s.link.cancel(reason)
-        self.saver.abandon()
-
     def train(self) -> str:
         """Runs every round; returns why it ended. The devices are left waiting for orders."""
         s = self.s
         loader = training_loader(s.job, ahead=ROUNDS_AHEAD)
-        self.order = loader.order
         self.last_commit_s = time.monotonic()
         self._announce()
         feeder = Feeder(
@@ -129,13 +111,12 @@ class Coordinator:
         try:
             reason = self._rounds(feeder, evaluator)
             self.saver.finish()
-        except Changeover as change:
-            self.saver.finish()  # nobody is lost: what is under way arrives
-            self.abandon(str(change))
-            raise
-        except (DeviceLost, LinkError) as error:
-            self.abandon(str(error))
-            raise
+        except DeviceLost as lost:
+            self._machine.tell(Lost(device=lost.device, why=lost.why))
+            raise TermOver(str(lost)) from None
+        except LinkError as error:
+            self._machine.tell(Broken(term=s.term, why=str(error)))
+            raise TermOver(str(error)) from None
         finally:
             feeder.close()
             loader.close()
@@ -158,7 +139,9 @@ class Coordinator:
             if change is not None:
                 while begun:
                     self._settle(*begun.popleft())
-                raise change
+                self.saver.finish()  # nobody is lost: what is under way arrives
+                self._machine.tell(change)
+                raise TermOver(change.why)
             fed = feeder.next(s.timeout_s)
             stop = s.should_stop()
             evaluate = evaluator is not None and (self._due(round, s.job.eval_every) or round + 1 == last)
@@ -174,8 +157,8 @@ class Coordinator:
             )  # fmt: skip
             if copy:
                 self.copying.ordered(round + 1, time.monotonic())
-            self.begun = round
             s.roster.broadcast(begin, s.plan.devices)
+            self._machine.tell(Began(round=round))
             begun.append((fed, begin))
             while len(begun) > (_BEGUN_ALONE if self.alone and not save else 0):
                 self._settle(*begun.popleft())
@@ -207,6 +190,8 @@ class Coordinator:
                 return
             action = "run once more" if judgement.kind == "retry" else "stopped"
             self._incident("not_finite", begin.round, judgement.reason, action)
+            if judgement.kind == "retry":
+                self._machine.tell(Again(round=begin.round))
             if judgement.kind == "retry" and not self.alone:
                 self.s.roster.broadcast(Verdict(round=begin.round, kind="retry"), self.s.plan.devices)
             elif judgement.kind == "stop":
@@ -220,14 +205,18 @@ class Coordinator:
 
     def _collect(self, begin: Begin, attempt: int) -> tuple[dict[str, Ready], Judgement]:
         """Everybody's report on a round, and what follows from it."""
-        reports: dict[str, Ready] = {}
-        while len(reports) < len(self.s.plan.devices):
-            missing = sorted(set(self.s.plan.devices) - set(reports))
+        self._reports.clear()
+        complete = False
+        while not complete:
+            missing = sorted(set(self.s.plan.devices) - set(self._reports))
             device, message = self._next(f"waiting for {', '.join(missing)} in round {begin.round}")
             if isinstance(message, Committed):
                 message = message.ready
-            if isinstance(message, Ready) and message.round == begin.round and device in self.s.plan.devices:
-                reports[device] = message
+            if isinstance(message, Ready) and message.round == begin.round:
+                self._reports[device] = message
+                orders = self._machine.tell(IsReady(device=device, round=message.round))
+                complete = Settle(round=begin.round) in orders
+        reports = self._reports
         ordered = {d: reports[d] for d in self.s.plan.devices}
         if self.alone and attempt == 0 and not all(r.finite for r in ordered.values()):
             attempt = 1  # a lone device has already tried twice when it says so
@@ -244,7 +233,8 @@ class Coordinator:
                 digest=loss_digest(p.loss for p in losses),
             )
         )  # fmt: skip
-        if not self.alone:
+        orders = self._machine.tell(Written(round=begin.round))
+        if Commit(round=begin.round) in orders and not self.alone:
             verdict = Verdict(round=begin.round, kind="commit", lr_scale=begin.lr_scale, clip=judgement.clip)
             self.s.roster.broadcast(verdict, self.s.plan.devices)
         self.committed = begin.round + 1
@@ -298,26 +288,24 @@ class Coordinator:
                 self._next(f"waiting for {tag} from {device}", _GLANCE_S)
 
     def _next(self, waiting_for: str, timeout_s: float | None = None) -> tuple[str, Any]:
-        """What a device of the plan says next; DeviceLost or LinkError when this term cannot go on."""
+        """What a device of the plan says next about training; TermOver or LinkError when this term cannot go on."""
         while True:
+            deadline = time.monotonic() + (self.s.timeout_s if timeout_s is None else timeout_s)
             try:
-                deadline = time.monotonic() + (self.s.timeout_s if timeout_s is None else timeout_s)
                 device, message = self.s.roster.next(deadline, waiting_for)
             except Overdue as overdue:
                 raise LinkTimeout(str(overdue)) from None  # who does not say what it holds either, is lost
             except DeviceLost as lost:
-                if lost.device in self.needed:
-                    raise
-                self._incident("left", self.committed, lost.why, "it was not in use", lost.device)
-                continue
-            if isinstance(message, Interrupted) and message.term == self.s.term:
-                raise LinkError(f"device {device}: {message.text}")
-            if isinstance(message, Stored):
-                self.copying.stored(device, message.held, time.monotonic())
-            elif device in self.needed and not isinstance(message, Leaving):
-                return device, message
+                self._machine.tell(Lost(device=lost.device, why=lost.why))
             else:
-                self.s.heard(device, message)
+                if isinstance(message, Stored):
+                    self.copying.stored(device, message.held, time.monotonic())
+                elif isinstance(message, Ready | Committed) and device in self.s.plan.devices:
+                    return device, message
+                else:
+                    self._machine.hear(device, message)
+            if not self._machine.training:
+                raise TermOver("the term was given up")
 
     def _announce(self) -> None:
         s = self.s

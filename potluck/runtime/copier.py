@@ -20,16 +20,15 @@ class Copier:
     """Makes copies, and says so when each is whole. What a broken link interrupts is never kept."""
 
     def __init__(self, keeper: Keeper, stored: Callable[[Held], None], timeout_s: float) -> None:
+        """`stored` is told of every copy that is whole, from any thread."""
         self._keeper, self._stored, self._timeout_s = keeper, stored, timeout_s
         self._pool = ThreadPoolExecutor(max_workers=_AT_ONCE, thread_name_prefix="potluck-copies")
 
-    def copy(self, link: Link, guardian: str | None, wards: Mapping[str, Held], bytes_s: float | None) -> None:
+    def copy(
+        self, link: Link, held: Held, guardian: str | None, wards: Mapping[str, Held], bytes_s: float | None
+    ) -> None:
         """Copies the state that is trained, now; each ward is about to send this copy of its own."""
-        live = self._keeper.live
-        if live is None:
-            return
-        held = replace(live, live=False)
-        state = copied(self._keeper.state(live))
+        state = copied(self._keeper.state(replace(held, live=True)))
         self._keeper.keep(held, state)
         self._stored(held)
         if guardian is not None:

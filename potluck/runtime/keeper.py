@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable
 
-import msgspec
 import torch
 
 from potluck.errors import DeviceError
@@ -16,51 +15,32 @@ from potluck.types import Held
 class Keeper:
     """States by what they are. Copies come and go in the background; the live one belongs to the device's thread."""
 
-    def __init__(self) -> None:
+    def __init__(self, live: Callable[[], Held | None]) -> None:
+        """`live` says what the state that is trained is, by now."""
         self._lock = threading.Lock()
         self._copies: dict[Held, StageState] = {}
-        self.live: Held | None = None
+        self._live = live
         self._read: Callable[[], StageState] = lambda: StageState({}, {})
 
-    def train(self, held: Held, read: Callable[[], StageState]) -> None:
-        """From now on this is the state that is trained; `read` gives its tensors as they are."""
-        self.live, self._read = held, read
-
-    def committed(self, round: int) -> None:
-        """The state that is trained is of so many rounds now."""
-        if self.live is not None:
-            self.live = msgspec.structs.replace(self.live, round=round)
-
-    def clear(self) -> None:
-        """Lets go of everything."""
-        with self._lock:
-            self.live, self._read = None, lambda: StageState({}, {})
-            self._copies.clear()
+    def train(self, read: Callable[[], StageState] | None) -> None:
+        """From now on this is the state that is trained; `read` gives its tensors as they are. None: there is none."""
+        self._read = read if read is not None else lambda: StageState({}, {})
 
     def keep(self, held: Held, state: StageState) -> None:
         """Keeps a state that nobody changes any more."""
         with self._lock:
             self._copies[held] = state
 
-    def forget_before(self, round: int) -> None:
-        """Lets go of copies that nobody will ask for."""
+    def retain(self, copies: Iterable[Held]) -> None:
+        """Lets go of every other copy."""
+        wanted = set(copies)
         with self._lock:
-            self._copies = {held: state for held, state in self._copies.items() if held.round >= round}
-
-    def forget_after(self, round: int) -> None:
-        """Lets go of copies of rounds that are to be trained again: they may come out with other last bits."""
-        with self._lock:
-            self._copies = {held: state for held, state in self._copies.items() if held.round <= round}
-
-    def inventory(self) -> tuple[Held, ...]:
-        """Everything that is here."""
-        with self._lock:
-            return (*(() if self.live is None else (self.live,)), *self._copies)
+            self._copies = {held: state for held, state in self._copies.items() if held in wanted}
 
     def state(self, held: Held) -> StageState:
         """A state as it is: not copied."""
         with self._lock:
-            state = self._read() if held == self.live else self._copies.get(held)
+            state = self._read() if held == self._live() else self._copies.get(held)
         if state is None:
             raise DeviceError(f"the state of stage {held.stage} at round {held.round} is not here; join again")
         return state

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import sys
 from types import TracebackType
+from typing import NamedTuple
 
 from potluck.runtime.carriers import open_link
 from potluck.runtime.local import LocalAgents
@@ -15,6 +16,14 @@ from potluck.wire.control import ControlServer
 from potluck.wire.messages import FromAgent, FromCoordinator, Stop, Welcome
 
 _LOCAL_START_S = 120.0
+_RETURN_S = 30.0  # in which the devices of an interrupted run come back; they look twice a second
+
+
+class Interrupted(NamedTuple):
+    """A run whose coordinator vanished, and who trained it."""
+
+    run: str
+    devices: tuple[str, ...]
 
 
 class LiveFleet:
@@ -23,10 +32,12 @@ class LiveFleet:
     The devices of `fleet` are started on this machine; `options.joined` more come from elsewhere.
     """
 
-    def __init__(self, fleet: Fleet | None, options: Options) -> None:
+    def __init__(self, fleet: Fleet | None, options: Options, back: Interrupted | None = None) -> None:
+        """With `back`, the devices of a run that was interrupted are awaited first: they may have held on to it."""
         self._local = fleet.devices if fleet is not None else ()
         self._bandwidth = fleet.bandwidth_bytes_s if fleet is not None else None
-        self._options = options
+        self._options, self._back = options, back
+        self.held = False  # devices have held on to the run that was interrupted
         self._term = 0
         self._stack = contextlib.ExitStack()
 
@@ -55,12 +66,20 @@ class LiveFleet:
         options.listening(self.server.address)
         count = len(local) + options.joined
         options.progress(f"waiting for {count} device{'s' * (count > 1)} at {self.server.address}")
+        back = self._back
+        if back is not None and options.joined:
+            self.held = self.roster.gather_back(back.devices, back.run, _RETURN_S, options.progress)
+        if not self.held:
+            self._gather()
+        self.roster.interrupted = lambda: False  # from here on an interrupt drains: rounds look at should_stop
+
+    def _gather(self) -> None:
+        options, local = self._options, self._local
         self.roster.gather(
             len(local) + options.joined if options.joined else [d.name for d in local],
             options.join_timeout_s if options.joined else _LOCAL_START_S,
             options.progress,
         )
-        self.roster.interrupted = lambda: False  # from here on an interrupt drains: rounds look at should_stop
 
     @property
     def fleet(self) -> Fleet:

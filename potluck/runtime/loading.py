@@ -176,10 +176,14 @@ class Loader:
 
 def training_loader(job: Job, *, ahead: int = 2) -> Loader:
     """A loader over the job's training data, in its deterministic order."""
-    order = SampleOrder(
+    return Loader(_maker(job, job.data), training_order(job), ahead=ahead)
+
+
+def training_order(job: Job) -> SampleOrder:
+    """Which samples belong to which round."""
+    return SampleOrder(
         seed=job.seed, count=job.sample_count, batch_size=job.batch_size, epochs=job.epochs, rounds=job.rounds
     )
-    return Loader(_maker(job, job.data), order, ahead=ahead)
 
 
 def first_samples(job: Job, count: int) -> Batch:

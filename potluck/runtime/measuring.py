@@ -55,8 +55,13 @@ class Surveyor:
 
     def welcomed(self, link: Link, welcome: Welcome) -> None:
         """Remembers the link, and what this process takes while it holds nothing."""
+        if self._link is None:
+            self._idle_bytes = psutil.Process().memory_info().rss
         self._link, self._welcome = link, welcome
-        self._idle_bytes = psutil.Process().memory_info().rss
+
+    def reconnected(self, client: ControlClient[FromCoordinator, FromAgent]) -> None:
+        """The coordinator is reached by another connection from now on."""
+        self._client = client
 
     def obey(self, order: Echo | Measure | Meet | Probe) -> None:
         """Does what was ordered and reports."""

@@ -3,27 +3,29 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from potluck.control.audit import audit
-from potluck.errors import DeviceLost, InputError, LinkError, PotluckError
+from potluck.errors import InputError, PotluckError
 from potluck.metrics.folds import throughput, usual_round_s
 from potluck.metrics.records import RECORDS, EvaluationRecord, read
 from potluck.model.program import encode
-from potluck.recover.checkpoint import load
+from potluck.recover.checkpoint import load, newest
 from potluck.recover.copies import copy_rates
 from potluck.runtime.changes import Changes
 from potluck.runtime.coordinator import Coordinator
 from potluck.runtime.layout import PlanLayout
 from potluck.runtime.live_fleet import LiveFleet
+from potluck.runtime.loading import training_order
 from potluck.runtime.model_state import ModelState
 from potluck.runtime.options import Options
 from potluck.runtime.prepare import PreparedJob
-from potluck.runtime.recovery import Recovery
 from potluck.runtime.run_folder import RunFolder, load_resume, new_run_dir
 from potluck.runtime.saving import GO_ON
-from potluck.runtime.session import Changeover, Session
+from potluck.runtime.session import Session, TermOver
+from potluck.runtime.terms import Terms
 from potluck.types import Plan, Profile
 
 
@@ -46,25 +48,27 @@ class TrainResult:
 
 def run_on(
     live: LiveFleet, prepared: PreparedJob, plan: Plan, options: Options, *, reason: str = "given",
-    predicted_s: float | None = None, profile: Profile | None = None, recovery: type[Recovery] = Recovery,
+    predicted_s: float | None = None, profile: Profile | None = None, terms: type[Terms] = Terms,
+    before: Mapping[int, Plan] | None = None,
 ) -> TrainResult:  # fmt: skip
     """Trains a prepared job by a plan on devices that are already here; they stay for the next one.
 
     Devices that are lost on the way are done without. With a profile, the plan for the rest is the fastest that is
-    close to the one in force.
+    close to the one in force. `before` are the plans of a run whose devices held on while its coordinator was away.
     """
     for device in sorted(set(live.roster.specs) - set(plan.devices)):
         options.progress(f"{device} is not in the plan and stays idle")
     changes = Changes(live, prepared, profile, options)
     session = replace(
-        _session(live, prepared, plan, options, reason), heard=changes.heard,
+        _session(live, prepared, plan, options, reason, held=before is not None), heard=changes.heard,
         observed=changes.observed, change=changes.due,
         copy_bytes_s={} if profile is None else copy_rates(profile),
     )  # fmt: skip
     try:
         live.server.offer(session.digest, encode(prepared.built.programs))
         live.roster.closed = False
-        coordinator, ended = _train(session, recovery(live, prepared, changes))
+        session.folder.keep_profile(profile)
+        coordinator, ended = _train(terms(live, prepared, changes, session), before or {})
         model_path = coordinator.saver.write_final()
     except BaseException as error:
         live.fail(error)
@@ -76,29 +80,25 @@ def run_on(
     return _result(session, coordinator, ended, model_path, predicted_s)
 
 
-def _train(session: Session, recovery: Recovery) -> tuple[Coordinator, str]:
+def _train(terms: Terms, before: Mapping[int, Plan]) -> tuple[Coordinator, str]:
     """Term after term, until the run is over."""
-    restart = recovery.begin(session)
-    coordinator = Coordinator(session)
     try:
+        terms.open(before)
         while True:
-            try:
-                coordinator.prepare(restart)
-                recovery.done(coordinator)
+            coordinator = terms.next()
+            with contextlib.suppress(TermOver):
                 return coordinator, coordinator.train()
-            except (DeviceLost, LinkError) as error:
-                coordinator.abandon(str(error))
-                session, restart = recovery.after(coordinator, error)
-            except Changeover as change:
-                session, restart = recovery.change(coordinator, change)
-            coordinator = Coordinator(session)
     except PotluckError as error:
         with contextlib.suppress(PotluckError):  # a callback that failed may fail on this record too
-            coordinator.say_end("failed", str(error))
+            terms.failed(error)
         raise
+    finally:
+        terms.close()
 
 
-def _session(live: LiveFleet, prepared: PreparedJob, plan: Plan, options: Options, reason: str) -> Session:
+def _session(
+    live: LiveFleet, prepared: PreparedJob, plan: Plan, options: Options, reason: str, *, held: bool
+) -> Session:
     job, programs = prepared.job, prepared.built.programs
     digest = prepared.facts.digest
     model = ModelState(dict(prepared.built.state), {}, programs.aliases)
@@ -106,7 +106,7 @@ def _session(live: LiveFleet, prepared: PreparedJob, plan: Plan, options: Option
         model.load_file(Path(job.init))
     run_dir = options.run_dir or new_run_dir(Path("runs"))
     first, last_term = 0, 0
-    if options.resume:
+    if options.resume and not (held and newest(run_dir) is None):
         found, last_term = load_resume(run_dir, digest, prepared.data_digest, job)
         manifest, weights, optimizer = load(found.path)
         model.load_weights(weights, str(found.path))
@@ -115,10 +115,10 @@ def _session(live: LiveFleet, prepared: PreparedJob, plan: Plan, options: Option
         live.roster.what_now = GO_ON
         for problem in found.skipped:
             options.progress(f"skipped a damaged checkpoint: {problem}")
-    elif (run_dir / RECORDS).exists():
+    elif (run_dir / RECORDS).exists() and not held:
         raise InputError(f"{run_dir}: holds a run already; go on with --resume, or give another --run-dir")
     folder = RunFolder(run_dir, job, encode(programs), fsync=len(plan.devices) > 1)
-    if options.resume:
+    if options.resume and not held:
         folder.ledger.truncate_after(first - 1)
     return Session(
         job=job,
@@ -132,8 +132,9 @@ def _session(live: LiveFleet, prepared: PreparedJob, plan: Plan, options: Option
         roster=live.roster,
         link=live.link,
         folder=folder,
+        order=training_order(job),
         first_round=first,
-        term=live.next_term(last_term),
+        term=last_term,
         timeout_s=options.timeout_s,
         first_copy_s=options.first_copy_s,
         watchers=list(options.watchers),

@@ -5,24 +5,29 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import secrets
 import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
+import msgspec
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import save_file
 
-from potluck.control.ledger import LEDGER, Ledger, RunFacts, write_facts
+from potluck.control.ledger import LEDGER, RUN, Ledger, RunFacts, write_facts
 from potluck.errors import InputError, PotluckError
 from potluck.job import Job
 from potluck.metrics.records import RECORDS, RecordLog
 from potluck.recover import checkpoint
 from potluck.recover.snapshot import separate
+from potluck.runtime.term_log import TERMS, TermLog
+from potluck.types import Profile
 
 MODEL = "model.safetensors"
 PROGRAM = "program.json"
+PROFILE = "profile.json"
 
 
 def new_run_dir(parent: Path) -> Path:
@@ -47,16 +52,44 @@ class RunFolder:
             facts = RunFacts(
                 samples=job.sample_count, batch_size=job.batch_size, epochs=job.epochs, rounds=job.rounds, seed=job.seed
             )
-            write_facts(path, facts)
+            self.run_id = known_run(path) or secrets.token_hex(8)
+            write_facts(path, msgspec.structs.replace(facts, run=self.run_id))
+            self.terms = TermLog(path / TERMS)
             self.ledger = Ledger(path / LEDGER, fsync=fsync)
             self.records = RecordLog(path / RECORDS)
         except OSError as error:
             raise InputError(f"{path}: cannot be written ({error.strerror}); give another --run-dir") from None
 
+    def keep_profile(self, profile: Profile | None) -> None:
+        """For a coordinator that comes back: nobody has to measure again."""
+        if profile is not None:
+            fresh = self.path / f".new-{PROFILE}"
+            try:
+                fresh.write_bytes(msgspec.json.encode(profile))
+                fresh.rename(self.path / PROFILE)
+            except OSError:
+                fresh.unlink(missing_ok=True)  # on a full disk, it is measured again
+
     def close(self) -> None:
         self.ledger.close()
         self.records.close()
         os.close(self._lock)
+
+
+def kept_profile(path: Path) -> Profile | None:
+    """The profile that a run was planned by, if it was."""
+    try:
+        return msgspec.json.decode((path / PROFILE).read_bytes(), type=Profile)
+    except (OSError, msgspec.MsgspecError, PotluckError):
+        return None
+
+
+def known_run(path: Path) -> str:
+    """The name that devices know the run in a folder by; empty if there is none."""
+    try:
+        return msgspec.json.decode((path / RUN).read_bytes(), type=RunFacts).run
+    except (OSError, msgspec.MsgspecError):
+        return ""
 
 
 def _lock(path: Path) -> int:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Literal, Protocol
+from typing import Protocol
 
+from potluck.control.cluster_words import Wanted
 from potluck.job import Job
 from potluck.metrics.records import Record
+from potluck.model.data import Order
 from potluck.optimizers import Optimizer
 from potluck.runtime.layout import PlanLayout
 from potluck.runtime.model_state import ModelState
@@ -17,15 +19,9 @@ from potluck.runtime.run_folder import RunFolder
 from potluck.types import Plan, RoundRecord
 from potluck.wire.link import Link
 
-ChangeKind = Literal["left", "joined", "slow", "plan"]
 
-
-class Changeover(Exception):
-    """The plan is to change between two rounds: nobody is lost."""
-
-    def __init__(self, kind: ChangeKind, reason: str, devices: tuple[str, ...] = (), plan: Plan | None = None) -> None:
-        super().__init__(reason)
-        self.kind, self.devices, self.plan = kind, devices, plan
+class TermOver(Exception):
+    """The term was given up, and the state machine knows why: there may be a next one."""
 
 
 class Watcher(Protocol):
@@ -52,6 +48,7 @@ class Session:
     roster: Roster
     link: Link
     folder: RunFolder
+    order: Order
     first_round: int
     term: int
     timeout_s: float
@@ -66,4 +63,4 @@ class Session:
     fresh: bool = True  # nothing of this run was trained before
     heard: Callable[[str, object], None] = lambda device, message: None  # told what is not about the round in hand
     observed: Callable[[RoundRecord], None] = lambda record: None  # told of every committed round
-    change: Callable[[int], Changeover | None] = lambda rounds_left: None  # why the plan ends before the next round
+    change: Callable[[int], Wanted | None] = lambda rounds_left: None  # why the plan ends before the next round

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 from potluck.errors import InputError
@@ -9,11 +10,13 @@ from potluck.job import Job
 from potluck.plan.baselines import even_plan
 from potluck.plan.memory import SpanBytes, stage_bytes
 from potluck.plan.validate import read_plan, validate
-from potluck.runtime.live_fleet import LiveFleet
+from potluck.runtime.live_fleet import Interrupted, LiveFleet
 from potluck.runtime.options import Options
 from potluck.runtime.planning import plan_for
 from potluck.runtime.prepare import PreparedJob, prepare_job
 from potluck.runtime.run import TrainResult, run_on
+from potluck.runtime.run_folder import kept_profile, known_run
+from potluck.runtime.term_log import TERMS, read_terms
 from potluck.types import DeviceSpec, Fleet, Plan
 
 
@@ -54,6 +57,19 @@ def _check_memory(prepared: PreparedJob, fleet: Fleet) -> None:
             )
 
 
+def _terms_before(options: Options) -> dict[int, Plan]:
+    """The plans of the run that is to go on."""
+    if not options.resume or options.run_dir is None:
+        return {}
+    return {number: term.plan for number, term in read_terms(options.run_dir / TERMS).items()}
+
+
+def _interrupted(options: Options, before: Mapping[int, Plan]) -> Interrupted | None:
+    if not before or options.run_dir is None:
+        return None
+    return Interrupted(known_run(options.run_dir), before[max(before)].devices)
+
+
 def train(job: Job, fleet: Fleet | None = None, options: Options | None = None) -> TrainResult:
     """Trains the job on the fleet (by default one local device) and returns where the model is.
 
@@ -70,7 +86,13 @@ def train(job: Job, fleet: Fleet | None = None, options: Options | None = None) 
             choose_plan(prepared, options.plan, fleet)
         _check_batch(job, fleet)
         _check_memory(prepared, fleet)
-    with LiveFleet(fleet, options) as live:
+    before = _terms_before(options)
+    with LiveFleet(fleet, options, _interrupted(options, before)) as live:
+        if live.held and options.run_dir is not None:
+            return run_on(
+                live, prepared, before[max(before)], options, reason="the coordinator is back",
+                profile=kept_profile(options.run_dir), before=before,
+            )  # fmt: skip
         _check_batch(job, live.fleet)
         if options.plan is not None or len(live.fleet.devices) == 1:
             return run_on(live, prepared, choose_plan(prepared, options.plan, live.fleet), options)

@@ -17,6 +17,7 @@ from potluck.failures import complain, traceback_kept
 from potluck.types import COORDINATOR, LONGEST_NAME, DeviceKind, DeviceSpec
 from potluck.verbs.here import cores
 from potluck.wire.local_address import address_towards, resolve
+from potluck.wire.messages import PROOF_VARIABLE
 
 EXIT_OVER = 1  # of an agent that was told to stop before its run was finished
 
@@ -45,7 +46,9 @@ def join(address: str, settings: JoinSettings) -> int:
         complain(text)
 
     with traceback_kept():
-        code = run_agent(f"{there}:{port}", spec, str(here), say)
+        # One that the coordinator started itself ends with it.
+        hold_s = 0.0 if PROOF_VARIABLE in os.environ else settings.hold
+        code = run_agent(f"{there}:{port}", spec, str(here), say, hold_s)
     return InputError.exit_code if code == EXIT_OVER and was_refused(spec.name, said) else code
 
 

@@ -7,7 +7,7 @@ import msgspec
 from potluck.optimizers import Optimizer
 from potluck.types import DeviceProfile, DeviceSpec, Held, Move, Plan, Timing
 
-PROTOCOL = 4
+PROTOCOL = 5
 PROOF_VARIABLE = "_POTLUCK_PROOF"  # of the environment of a device that the coordinator starts itself; not a setting
 
 
@@ -27,6 +27,7 @@ class Hello(Message, frozen=True, kw_only=True, tag="hello"):
     device: DeviceSpec
     host: str = ""  # the machine, in words: a profile holds for it alone
     proof: str = ""  # the word a device was started with, so that no other takes its place
+    holds: str = ""  # the run of which I hold something, as I come back
 
 
 class Echo(Message, frozen=True, kw_only=True, tag="echo"):
@@ -156,6 +157,7 @@ class Welcome(Message, frozen=True, kw_only=True, tag="welcome"):
 class Prepare(Message, frozen=True, kw_only=True, tag="prepare"):
     """Get ready for a plan: fetch the program, adopt the term, put your state together."""
 
+    run: str  # of which the states are
     term: int
     round: int  # the first to be trained: the state is of so many committed rounds
     moves: tuple[Move, ...]  # what you give and get, before you are prepared
@@ -215,6 +217,7 @@ class Begin(Message, frozen=True, kw_only=True, tag="begin"):
 class Abandon(Message, frozen=True, kw_only=True, tag="abandon"):
     """Somebody is lost: give up the open round, keep your state, and tell me what you hold."""
 
+    run: str
     term: int
     reason: str
 

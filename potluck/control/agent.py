@@ -1,0 +1,395 @@
+"""A device's state machine. Pure: a state and what happens give the next state and what is to be done.
+
+What it holds, and as of which round, is decided here; the tensors are elsewhere. A device never leaves a state that
+somebody may need before another one is whole, and says what it holds only when nothing changes it any more. It is
+driven by `runtime/agent.py` with threads and tensors, and by `simulate/cluster.py` with neither.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from msgspec.structs import replace
+
+from potluck.plan.schedule import stage_of
+from potluck.types import Held, Value
+from potluck.wire.messages import (
+    Abandon,
+    Begin,
+    Committed,
+    Echo,
+    Evaluate,
+    FromAgent,
+    Holding,
+    Interrupted,
+    Measure,
+    Meet,
+    Prepare,
+    Prepared,
+    Probe,
+    Ready,
+    Stop,
+    Stored,
+    Verdict,
+)
+
+Phase = Literal["idle", "preparing", "training", "halted", "over"]
+Busy = Literal["assembling", "training", "reporting", "evaluating", "measuring"]
+Survey = Echo | Measure | Meet | Probe
+
+
+# --- what happens, beside what the coordinator says ---
+
+
+class Assembled(Value, frozen=True, kw_only=True, tag="assembled"):
+    """The state for a term is whole."""
+
+    term: int
+
+
+class Reports(Value, frozen=True, kw_only=True, tag="reports"):
+    """The gradients of a round are complete, or a device that decides alone has committed it."""
+
+    ready: Ready | Committed
+
+
+class Applied(Value, frozen=True, kw_only=True, tag="applied"):
+    """A round was committed here."""
+
+    round: int
+
+
+class Reported(Value, frozen=True, kw_only=True, tag="reported"):
+    """The coordinator was sent the state, for its checkpoint."""
+
+
+class Refused(Value, frozen=True, kw_only=True, tag="refused"):
+    """A round was not committed and is not tried again."""
+
+    round: int
+
+
+class Evaluated(Value, frozen=True, kw_only=True, tag="evaluated"):
+    """An evaluation is done."""
+
+
+class Surveyed(Value, frozen=True, kw_only=True, tag="surveyed"):
+    """A measurement is done; it needed the room of everything that was held."""
+
+
+class GaveUp(Value, frozen=True, kw_only=True, tag="gave_up"):
+    """What was under way could not go on: a peer did not answer (why), or it was cancelled (no why)."""
+
+    why: str = ""
+
+
+class Copied(Value, frozen=True, kw_only=True, tag="copied"):
+    """A copy of a state is whole and here."""
+
+    held: Held
+
+
+class CoordinatorGone(Value, frozen=True, kw_only=True, tag="coordinator_gone"):
+    """The connection to the coordinator is over."""
+
+    why: str
+
+
+class HeldLongEnough(Value, frozen=True, kw_only=True, tag="held_long_enough"):
+    """The coordinator did not come back in the time that was granted."""
+
+
+AgentEvent = (
+    Prepare | Begin | Evaluate | Verdict | Abandon | Stop | Survey | Assembled | Reports | Applied | Reported | Refused
+    | Evaluated | Surveyed | GaveUp | Copied | CoordinatorGone | HeldLongEnough
+)  # fmt: skip
+
+
+# --- what is to be done ---
+
+
+class Assemble(Value, frozen=True, kw_only=True, tag="assemble"):
+    """Put the state for a term together, and give others what they need of what is here."""
+
+    prepare: Prepare
+
+
+class Train(Value, frozen=True, kw_only=True, tag="train"):
+    """Train a round."""
+
+    begin: Begin
+
+
+class RunEvaluation(Value, frozen=True, kw_only=True, tag="run_evaluation"):
+    """Run an evaluation."""
+
+    evaluate: Evaluate
+
+
+class RunSurvey(Value, frozen=True, kw_only=True, tag="run_survey"):
+    """Measure something."""
+
+    survey: Survey
+
+
+class Tell(Value, frozen=True, kw_only=True, tag="tell"):
+    """Tell the coordinator."""
+
+    message: FromAgent
+
+
+class Decide(Value, frozen=True, kw_only=True, tag="decide"):
+    """Do with the round in hand what the coordinator says."""
+
+    verdict: Verdict
+
+
+class Cancel(Value, frozen=True, kw_only=True, tag="cancel"):
+    """End whatever is awaited from others."""
+
+    reason: str
+
+
+class Keep(Value, frozen=True, kw_only=True, tag="keep"):
+    """Of copies, keep these and no others."""
+
+    copies: tuple[Held, ...]
+
+
+class TrainState(Value, frozen=True, kw_only=True, tag="train_state"):
+    """What was put together is the state that is trained from now on; or none is."""
+
+    held: Held | None
+
+
+class MakeCopy(Value, frozen=True, kw_only=True, tag="make_copy"):
+    """Copy the state that is trained; give one to the guardian, take those of wards."""
+
+    held: Held
+
+
+class ReportState(Value, frozen=True, kw_only=True, tag="report_state"):
+    """Send the coordinator the state, for its checkpoint."""
+
+    round: int
+
+
+class Seek(Value, frozen=True, kw_only=True, tag="seek"):
+    """Look for the coordinator, and hold what is here meanwhile."""
+
+    why: str
+
+
+class Leave(Value, frozen=True, kw_only=True, tag="leave"):
+    """End this process."""
+
+    reason: str
+    in_order: bool
+    keep: bool = False  # write down what is held first
+
+
+AgentOrder = (
+    Assemble | Train | RunEvaluation | RunSurvey | Tell | Decide | Cancel | Keep | TrainState | MakeCopy | ReportState
+    | Seek | Leave
+)  # fmt: skip
+Step = tuple["AgentState", list[AgentOrder]]
+
+
+class AgentState(Value, frozen=True, kw_only=True):
+    """What a device holds and does."""
+
+    me: str
+    patient: bool = True  # holds what it has when the coordinator is gone
+    phase: Phase = "idle"
+    force: Prepare | None = None  # the plan in force, or being prepared
+    abandoned: int = -1  # the newest term that was given up
+    live: Held | None = None  # the state that is trained
+    copies: tuple[Held, ...] = ()
+    busy: Busy | None = None
+    begun: tuple[Begin | Evaluate | Survey, ...] = ()  # what is to be done next
+    current: Begin | None = None  # the round in hand
+    reported: bool = False  # and whether the coordinator knows that it is ready
+    answer: int | None = None  # a term that was given up: to be answered when nothing is under way
+    stop: Stop | None = None
+    sought: bool = False  # the coordinator is looked for
+
+    @property
+    def term(self) -> int:
+        """Of the plan in force."""
+        return -1 if self.force is None else self.force.term
+
+    @property
+    def inventory(self) -> tuple[Held, ...]:
+        """Everything that is here."""
+        return (*(() if self.live is None else (self.live,)), *self.copies)
+
+
+def agent_transition(state: AgentState, event: AgentEvent) -> Step:
+    """The next state, and what is to be done. Whatever does not belong to the phase or the term changes nothing."""
+    if state.phase == "over":
+        return state, []
+    match event:
+        case Prepare():
+            return _prepare(state, event)
+        case Begin() | Evaluate():
+            return _next(replace(state, begun=(*state.begun, event))) if state.phase == "training" else (state, [])
+        case Echo() | Measure() | Meet() | Probe():
+            return _next(replace(state, begun=(*state.begun, event)))
+        case Verdict():
+            return _verdict(state, event)
+        case Abandon():
+            return _abandon(state, event)
+        case Stop():
+            return _stop(state, event)
+        case CoordinatorGone():
+            return _coordinator_gone(state, event)
+        case HeldLongEnough():
+            words = "the coordinator did not come back"
+            over = replace(state, phase="over", begun=())
+            return (over, [Leave(reason=words, in_order=False, keep=True)]) if state.sought else (state, [])
+        case Copied():
+            return _copied(state, event)
+        case Reports():
+            return _reports(state, event)
+        case _:
+            return _done(state, event)
+
+
+def _prepare(state: AgentState, event: Prepare) -> Step:
+    if state.force is not None and state.force.run != event.run:
+        state = replace(state, live=None, copies=(), abandoned=-1, force=None)
+    if event.term <= max(state.abandoned, state.term) or state.busy == "assembling":
+        return state, []
+    state = replace(
+        state, phase="preparing", force=event, busy="assembling", begun=(), current=None, answer=None, sought=False
+    )
+    return state, [Assemble(prepare=event)]
+
+
+def _done(state: AgentState, event: Assembled | Applied | Reported | Refused | Evaluated | Surveyed | GaveUp) -> Step:
+    """Nothing is under way any more; what was asked meanwhile is answered, or the next thing begun."""
+    orders: list[AgentOrder] = []
+    state = replace(state, busy=None)
+    match event:
+        case Assembled():
+            state, orders = _assembled(state, event)
+        case Applied():
+            state, orders = _applied(state, event)
+        case Refused():  # rounds begun ahead must not follow one that was not committed
+            state = replace(state, phase="halted", begun=(), current=None)
+        case Surveyed():
+            state = replace(state, phase="idle", live=None, copies=(), current=None)
+            orders = [TrainState(held=None), Keep(copies=())]
+        case GaveUp():
+            first = state.phase in ("preparing", "training")
+            state = replace(state, phase="halted", begun=(), current=None)
+            if first and event.why and state.stop is None:
+                orders = [Tell(message=Interrupted(term=state.term, text=event.why))]
+        case Evaluated() | Reported():
+            pass
+    if state.stop is not None:
+        return _over(state, state.stop, orders)
+    if state.answer is not None:
+        orders.append(Tell(message=Holding(term=state.answer, states=state.inventory)))
+        return replace(state, answer=None), orders
+    if state.busy is None:
+        state, more = _next(state)
+        orders += more
+    return state, orders
+
+
+def _assembled(state: AgentState, event: Assembled) -> Step:
+    force = state.force
+    if force is None or event.term != force.term or state.phase != "preparing":
+        return state, []
+    said: AgentOrder = Tell(message=Prepared(term=event.term))
+    if state.me not in force.plan.devices:  # it only had something to give
+        return replace(state, phase="idle"), [said]
+    live = Held(term=force.term, stage=stage_of(force.plan, state.me), round=force.round, live=True)
+    # Copies of rounds that are to be trained again may come out with other last bits.
+    copies = tuple(h for h in state.copies if h.round <= force.round)
+    state = replace(state, phase="training", live=live, copies=copies)
+    return state, [TrainState(held=live), Keep(copies=copies), said]
+
+
+def _next(state: AgentState) -> Step:
+    if state.busy is not None or not state.begun:
+        return state, []
+    work, begun = state.begun[0], state.begun[1:]
+    if isinstance(work, Evaluate):
+        return replace(state, busy="evaluating", begun=begun), [RunEvaluation(evaluate=work)]
+    if not isinstance(work, Begin):
+        return replace(state, busy="measuring", begun=begun), [RunSurvey(survey=work)]
+    copies = tuple(h for h in state.copies if h.round >= work.point)
+    keep: list[AgentOrder] = [Keep(copies=copies)] if copies != state.copies else []
+    state = replace(state, busy="training", begun=begun, current=work, reported=False, copies=copies)
+    return state, [*keep, Train(begin=work)]
+
+
+def _reports(state: AgentState, event: Reports) -> Step:
+    if isinstance(event.ready, Committed):
+        return state, [Tell(message=event.ready)]
+    current = state.current
+    if state.phase != "training" or current is None or event.ready.round != current.round:
+        return state, []
+    return replace(state, reported=True), [Tell(message=event.ready)]
+
+
+def _verdict(state: AgentState, event: Verdict) -> Step:
+    expected = state.current is not None and state.reported and event.round == state.current.round
+    return state, [Decide(verdict=event)] if expected and state.phase == "training" else []
+
+
+def _applied(state: AgentState, event: Applied) -> Step:
+    """The state that is trained is of one more round, also if the term was given up meanwhile."""
+    current, live = state.current, state.live
+    if live is None or current is None or current.round != event.round:
+        return state, []
+    live = replace(live, round=event.round + 1)
+    state = replace(state, live=live, current=None)
+    orders: list[AgentOrder] = []
+    if state.phase == "training" and current.copy:
+        orders.append(MakeCopy(held=replace(live, live=False)))
+    if state.phase == "training" and current.snapshot:
+        state = replace(state, busy="reporting")
+        orders.append(ReportState(round=event.round + 1))
+    return state, orders
+
+
+def _copied(state: AgentState, event: Copied) -> Step:
+    """A copy of the term in force is kept, and told; one of a term that is over came too late."""
+    if event.held.term != state.term or state.phase != "training":
+        return state, [Keep(copies=state.copies)]
+    state = replace(state, copies=(*(h for h in state.copies if h != event.held), event.held))
+    return state, [Tell(message=Stored(held=event.held))]
+
+
+def _abandon(state: AgentState, event: Abandon) -> Step:
+    state = replace(
+        state, phase="halted", abandoned=max(state.abandoned, event.term), begun=(), sought=False, answer=event.term
+    )
+    if state.force is not None and state.force.run != event.run:  # what is here is of another run
+        state = replace(state, live=None, copies=(), force=None)
+    if state.busy is not None:
+        return state, [Cancel(reason=event.reason)]
+    return replace(state, answer=None), [Tell(message=Holding(term=event.term, states=state.inventory))]
+
+
+def _coordinator_gone(state: AgentState, event: CoordinatorGone) -> Step:
+    """Whoever holds nothing has nothing to wait for."""
+    if not state.patient or not state.inventory:
+        return _stop(state, Stop(reason=f"the coordinator is gone ({event.why})"))
+    state = replace(state, phase="halted", begun=(), sought=True, answer=None)
+    orders: list[AgentOrder] = [] if state.busy is None else [Cancel(reason=event.why)]
+    return state, [*orders, Seek(why=event.why)]
+
+
+def _stop(state: AgentState, event: Stop) -> Step:
+    state = replace(state, stop=event, begun=())
+    if state.busy is None:
+        return _over(state, event, [])
+    return state, [] if event.in_order else [Cancel(reason=event.reason)]
+
+
+def _over(state: AgentState, stop: Stop, orders: list[AgentOrder]) -> Step:
+    return replace(state, phase="over"), [*orders, Leave(reason=stop.reason, in_order=stop.in_order)]

@@ -1,0 +1,347 @@
+"""The coordinator's state machine. Pure: a state and what happens give the next state and what is to be done.
+
+A term goes through these phases: *preparing* (devices put their states together), *training* (round after round). When
+somebody is lost, devices do not reach each other, or the plan is to change, the term is given up: *asking* (who holds
+what), perhaps *seeking* (who is the cause), *planning* (for those who are left), and the next term is prepared. It is
+driven by `runtime/recovery.py` with sockets and clocks, and by `simulate/cluster.py` with neither.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Literal, Protocol
+
+from msgspec.structs import replace
+
+from potluck.control.cluster_words import (
+    Abandon,
+    Adopt,
+    Again,
+    Began,
+    Broken,
+    Commit,
+    ComputePlan,
+    Drop,
+    Event,
+    Holds,
+    Idle,
+    IsPrepared,
+    IsReady,
+    Joined,
+    Lost,
+    NoCause,
+    Note,
+    Order,
+    Planned,
+    Prepare,
+    Saved,
+    SeekCause,
+    Settle,
+    Stalled,
+    StopRun,
+    Wanted,
+    Written,
+)
+from potluck.control.setbacks import Setbacks
+from potluck.recover.placement import recovery_point, restart_at
+from potluck.types import COORDINATOR, Held, Plan, Value
+
+Phase = Literal["preparing", "training", "asking", "seeking", "planning", "ended"]
+Step = tuple["ClusterState", list[Order]]
+WHOLE_MODEL = -1  # stage number of what the coordinator holds
+_BACK = "the coordinator is back"
+
+
+class Blueprint(Protocol):
+    """What of the model decides who needs what."""
+
+    @property
+    def sizes(self) -> Mapping[str, int]:
+        """Tensor → bytes."""
+
+    def names(self, plan: Plan, stage: int) -> frozenset[str]:
+        """Tensors of a stage."""
+
+
+class ClusterState(Value, frozen=True, kw_only=True):
+    """Everything the coordinator knows about who holds what and how far training is."""
+
+    rounds: int  # of the whole run
+    plan: Plan
+    term: int
+    here: tuple[str, ...]
+    committed: int  # rounds that the term in force has committed, or started from
+    saved: int  # rounds of the whole model that the coordinator has
+    phase: Phase = "planning"
+    plans: dict[int, Plan] = {}  # term → plan, of states that somebody may hold
+    begun: int | None = None  # the round that devices were last told to train
+    needed: tuple[str, ...] = ()  # whom this term cannot do without
+    waiting: tuple[str, ...] = ()  # whose word is awaited
+    reported: tuple[str, ...] = ()  # who is ready with the round in hand
+    holdings: dict[str, tuple[Held, ...]] = {}
+    lost: dict[str, str] = {}  # since the term was given up
+    why: str = ""  # the term was given up
+    change: Wanted | None = None  # the term was given up for this
+    leaving: tuple[str, ...] = ()  # whom the next term lets go
+    asked: int = 0  # plans that were ordered
+    setbacks: Setbacks = Setbacks()
+
+
+def opened(plan: Plan, *, term: int, rounds: int, first: int, here: Iterable[str], blueprint: Blueprint) -> Step:
+    """A run begins, or goes on from the coordinator's copy: everything comes from there."""
+    state = ClusterState(rounds=rounds, plan=plan, term=term, here=tuple(here), committed=first, saved=first)
+    return _start(state, plan, term, "", blueprint)
+
+
+def reopened(plans: Mapping[int, Plan], *, rounds: int, committed: int, saved: int, here: Iterable[str]) -> Step:
+    """The coordinator is back: it knows its terms, its ledger and its newest checkpoint, and asks the devices."""
+    term = max(plans)
+    plan, here = plans[term], tuple(here)
+    state = ClusterState(
+        rounds=rounds, plan=plan, plans=dict(plans), term=term, here=here, committed=committed, saved=saved,
+        phase="asking", needed=plan.devices, waiting=plan.devices, why=_BACK,
+        change=Wanted(kind="coordinator", why=_BACK),
+    )  # fmt: skip
+    present = tuple(d for d in plan.devices if d in here)
+    return state, [Abandon(term=term, devices=present, reason=state.why)]
+
+
+def transition(state: ClusterState, event: Event, blueprint: Blueprint) -> Step:
+    """The next state, and what is to be done. Whatever does not belong to the phase or the term changes nothing."""
+    if state.phase == "ended":
+        return state, []
+    match event:
+        case Joined():
+            return _joined(state, event.device)
+        case Lost():
+            return _lost(state, event, blueprint)
+        case IsPrepared():
+            return _prepared(state, event)
+        case Began():
+            training = state.phase == "training"
+            return (replace(state, begun=event.round) if training else state), []
+        case IsReady():
+            return _ready(state, event)
+        case Again():
+            return replace(state, reported=()), []
+        case Written():
+            return _written(state, event)
+        case Saved():
+            return replace(state, saved=max(state.saved, event.round)), []
+        case Broken():
+            underway = state.phase in ("preparing", "training") and event.term == state.term
+            return _give_up(state, event.why, blueprint) if underway else (state, [])
+        case Holds():
+            return _holds(state, event, blueprint)
+        case Stalled():
+            return _stalled(state, blueprint)
+        case NoCause():
+            return _decide(state, blueprint) if state.phase == "seeking" else (state, [])
+        case Wanted():
+            between = state.phase == "training" and (state.begun is None or state.begun < state.committed)
+            return _give_up(replace(state, change=event), event.why, blueprint) if between else (state, [])
+        case Planned():
+            return _planned(state, event, blueprint)
+
+
+def _joined(state: ClusterState, device: str) -> Step:
+    if device in state.here:
+        return state, []
+    state = replace(state, here=(*state.here, device))
+    if state.phase == "asking" and device in state.waiting:  # it waited for the coordinator, too
+        return state, [Abandon(term=state.term, devices=(device,), reason=state.why)]
+    return state, []
+
+
+def _lost(state: ClusterState, event: Lost, blueprint: Blueprint) -> Step:
+    device = event.device
+    if device not in state.here:
+        return state, []
+    holdings = {d: h for d, h in state.holdings.items() if d != device}
+    state = replace(state, here=_without(state.here, device), holdings=holdings)
+    if device not in (*state.needed, *state.plan.devices):
+        return state, [Idle(device=device, why=event.why)]
+    state = replace(state, lost={**state.lost, device: event.why}, waiting=_without(state.waiting, device))
+    if state.phase in ("preparing", "training"):
+        return _give_up(state, event.why, blueprint)
+    if state.phase == "asking":
+        return _all_said(state, blueprint)
+    return _decide(state, blueprint)  # anew, whatever was ordered before
+
+
+def _prepared(state: ClusterState, event: IsPrepared) -> Step:
+    if state.phase != "preparing" or event.term != state.term or event.device not in state.waiting:
+        return state, []
+    waiting = _without(state.waiting, event.device)
+    if waiting:
+        return replace(state, waiting=waiting), []
+    release = tuple(d for d in state.leaving if d in state.here)
+    here = tuple(d for d in state.here if d not in release)
+    adopted = replace(state, phase="training", waiting=(), needed=state.plan.devices, leaving=(), here=here)
+    return adopted, [Adopt(term=state.term, release=release)]
+
+
+def _ready(state: ClusterState, event: IsReady) -> Step:
+    expected = state.phase == "training" and event.round == state.committed and event.device in state.plan.devices
+    if not expected or event.device in state.reported:
+        return state, []
+    state = replace(state, reported=(*state.reported, event.device))
+    everybody = len(state.reported) == len(state.plan.devices)
+    return state, [Settle(round=event.round)] if everybody else []
+
+
+def _written(state: ClusterState, event: Written) -> Step:
+    if state.phase != "training" or event.round != state.committed:
+        return state, []
+    state = replace(state, committed=event.round + 1, reported=())
+    return state, [Commit(round=event.round)]
+
+
+def _give_up(state: ClusterState, why: str, blueprint: Blueprint) -> Step:
+    here = tuple(d for d in state.needed if d in state.here)
+    state = replace(state, phase="asking", waiting=here, holdings={}, reported=(), why=why)
+    orders: list[Order] = [Abandon(term=state.term, devices=here, reason=why)]
+    state, more = _all_said(state, blueprint)
+    return state, orders + more
+
+
+def _holds(state: ClusterState, event: Holds, blueprint: Blueprint) -> Step:
+    if state.phase != "asking" or event.term != state.term or event.device not in state.waiting:
+        return state, []
+    states = tuple(h for h in event.states if h.term in state.plans)
+    holdings = {**state.holdings, event.device: states}
+    return _all_said(replace(state, holdings=holdings, waiting=_without(state.waiting, event.device)), blueprint)
+
+
+def _stalled(state: ClusterState, blueprint: Blueprint) -> Step:
+    if state.phase != "asking":
+        return state, []
+    why = "is connected and does not answer"
+    silent = {d: f"device {d} {why if d in state.here else 'did not come back'}" for d in state.waiting}
+    orders: list[Order] = [Drop(device=d) for d in silent if d in state.here]
+    here = tuple(d for d in state.here if d not in silent)
+    state, more = _all_said(replace(state, here=here, waiting=(), lost={**state.lost, **silent}), blueprint)
+    return state, orders + more
+
+
+def _all_said(state: ClusterState, blueprint: Blueprint) -> Step:
+    if state.waiting:
+        return state, []
+    if not state.lost and state.change is None:
+        return replace(state, phase="seeking"), [SeekCause()]
+    return _decide(state, blueprint)
+
+
+def _decide(state: ClusterState, blueprint: Blueprint) -> Step:
+    """Everybody who is left has said what it holds: how does it go on?"""
+    setbacks = _setbacks(state)
+    if setbacks.too_many is not None:
+        words = "; ".join(state.lost.values()) or state.why
+        return _stop(state, f"{setbacks.too_many}; {words}", poison=bool(setbacks.victims))
+    change = None if state.lost else state.change
+    gone = tuple(d for d in state.plan.devices if d not in state.here)
+    leaving = change.devices if change is not None and change.kind == "left" else ()
+    state = replace(state, phase="planning", change=change, leaving=leaving, asked=state.asked + 1)
+    wish = change.plan if change is not None else None
+    order = ComputePlan(
+        number=state.asked, force=state.plan, without=(*gone, *leaving), held=_held(state, blueprint),
+        wish=wish if wish is not None and set(wish.devices) <= set(state.here) else None,
+        why="; ".join(state.lost.values()) or state.why,
+    )  # fmt: skip
+    return state, [order]
+
+
+def _setbacks(state: ClusterState) -> Setbacks:
+    """With what ended the term; counted when the next one starts, as more may be lost until then."""
+    if not state.lost and state.change is not None:
+        return state.setbacks
+    under_way = state.begun is not None and state.begun >= state.committed
+    return state.setbacks.after(state.committed, under_way, tuple(state.lost))
+
+
+def _planned(state: ClusterState, event: Planned, blueprint: Blueprint) -> Step:
+    if state.phase != "planning" or event.number != state.asked:
+        return state, []
+    if event.plan is None:
+        return _stop(state, event.why)
+    if not set(event.plan.devices) <= set(state.here):  # a newcomer has gone again
+        return _decide(replace(state, change=None), blueprint)
+    return _start(state, event.plan, event.term, _words(state), blueprint)
+
+
+def _start(state: ClusterState, plan: Plan, term: int, reason: str, blueprint: Blueprint) -> Step:
+    """The next term: where it starts, and what moves before that."""
+    held_terms = {h.term for states in state.holdings.values() for h in states}
+    plans = {**{t: p for t, p in state.plans.items() if t in held_terms}, term: plan}
+    names_of = _names_of(plans, blueprint)
+    wanted = {m.device: names_of[term, i] for i, s in enumerate(plan.stages) for m in s.group}
+    holdings = {**state.holdings, COORDINATOR: (_whole(state),)}
+    everything = frozenset(name for names in wanted.values() for name in names)
+    point = recovery_point(holdings, names_of, everything, newest(state))
+    if point is None:
+        return _stop(state, f"no state from before round {newest(state)} is left; go on with --resume")
+    restart = restart_at(point, holdings, names_of, wanted, blueprint.sizes)
+    givers = {m.source for m in restart.moves} - {COORDINATOR, *plan.devices}
+    needed = (*plan.devices, *sorted(givers))
+    first_term = not state.plans
+    note = Note(
+        kind="lost" if state.lost else "link" if state.change is None else state.change.kind,
+        devices=tuple(state.lost) or (() if state.change is None else state.change.devices),
+        what="; ".join(state.lost.values()) or state.why, reason=reason, round=state.committed,
+        replayed=state.committed - point, moves=restart.moves,
+    )  # fmt: skip
+    state = replace(
+        state, phase="preparing", term=term, plan=plan, plans=plans, committed=point, begun=None, needed=needed,
+        waiting=needed, reported=(), holdings={}, lost={}, change=None, why="",
+        setbacks=state.setbacks if first_term else _setbacks(state),
+    )  # fmt: skip
+    prepare = Prepare(term=term, round=point, plan=plan, moves=restart.moves, devices=needed, reason=reason)
+    return state, [prepare] if first_term else [note, prepare]
+
+
+def _stop(state: ClusterState, why: str, *, poison: bool = False) -> Step:
+    return replace(state, phase="ended"), [StopRun(why=why, poison=poison)]
+
+
+def newest(state: ClusterState) -> int:
+    """The newest round from which training can go on.
+
+    After the very last one nothing is left to train, so nobody would report it, unless everybody has.
+    """
+    over = state.committed == state.rounds and state.saved != state.committed
+    return state.committed - 1 if over else state.committed
+
+
+def _held(state: ClusterState, blueprint: Blueprint) -> dict[str, tuple[int, ...]]:
+    """Device → blocks that it has as of the round from which training will go on."""
+    everywhere = {**state.holdings, COORDINATOR: (_whole(state),)}
+    names_of = _names_of(state.plans, blueprint)
+    point = recovery_point(everywhere, names_of, frozenset(blueprint.sizes), newest(state))
+    found: dict[str, tuple[int, ...]] = {}
+    for device, states in state.holdings.items():
+        stages = [state.plans[h.term].stages[h.stage] for h in states if h.round == point]
+        found[device] = tuple(sorted({block for stage in stages for block in range(*stage.blocks)}))
+    return found
+
+
+def _names_of(plans: Mapping[int, Plan], blueprint: Blueprint) -> dict[tuple[int, int], frozenset[str]]:
+    """The tensors of every state that somebody may hold."""
+    found = {(0, WHOLE_MODEL): frozenset(blueprint.sizes)}
+    for term, plan in plans.items():
+        found |= {(term, stage): blueprint.names(plan, stage) for stage in range(len(plan.stages))}
+    return found
+
+
+def _whole(state: ClusterState) -> Held:
+    return Held(term=0, stage=WHOLE_MODEL, round=state.saved)
+
+
+def _words(state: ClusterState) -> str:
+    """Why the next plan comes into force."""
+    if state.lost:
+        return f"goes on without {', '.join(state.lost)}"
+    return "the same devices connect anew" if state.change is None else state.change.why
+
+
+def _without(devices: tuple[str, ...], device: str) -> tuple[str, ...]:
+    return tuple(d for d in devices if d != device)

@@ -1,0 +1,64 @@
+"""A device whose coordinator is gone: it looks for it, and writes down what it holds if it does not come back."""
+
+from __future__ import annotations
+
+import queue
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+from potluck.errors import DeviceError
+from potluck.recover.snapshot import encode, take
+from potluck.runtime.stage import StageState
+from potluck.types import Held
+from potluck.wire.channel import Disconnected
+from potluck.wire.control import ControlClient
+from potluck.wire.messages import FromAgent, FromCoordinator, Hello, Welcome
+
+Client = ControlClient[FromCoordinator, FromAgent]
+
+_KNOCK_S = 2.0  # for one try
+_ANSWER_S = 10.0
+_PAUSE_S = 0.5
+
+
+def found_again(address: str, hello: Hello, hold_s: float, closed: Callable[[], bool]) -> Client | None:
+    """A connection to the coordinator that lets this device in again; None if it is not back in time.
+
+    The `Welcome` is left for whoever reads the connection.
+    """
+    deadline = time.monotonic() + hold_s
+    while time.monotonic() < deadline and not closed():
+        try:
+            client: Client = ControlClient(address, FromCoordinator, timeout_s=_KNOCK_S)
+        except DeviceError:
+            continue
+        if _let_in(client, hello):
+            return client
+        client.close()
+        time.sleep(_PAUSE_S)  # it may still believe in the old connection
+    return None
+
+
+def _let_in(client: Client, hello: Hello) -> bool:
+    client.send(hello)
+    try:
+        event = client.inbox.get(timeout=_ANSWER_S)
+    except queue.Empty:
+        return False
+    if isinstance(event, Disconnected) or not isinstance(event.message, Welcome):
+        return False
+    client.inbox.put(event)  # nothing else is said before the device is linked
+    return True
+
+
+def write_held(name: str, inventory: Iterable[Held], state_of: Callable[[Held], StageState]) -> Path:
+    """Writes every state that is held as a file of its own, with its digest; returns the folder."""
+    folder = Path(f"held-by-{name}-{time.strftime('%Y%m%d-%H%M%S')}")
+    folder.mkdir(parents=True)
+    for held in inventory:
+        state = state_of(held)
+        data = encode(take(held.round, {**state.parameters, **state.buffers}, state.optimizer))
+        path = folder / f"round-{held.round}-stage-{held.stage}{'' if held.live else '-copy'}.safetensors"
+        path.write_bytes(data)
+    return folder

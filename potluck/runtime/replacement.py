@@ -1,0 +1,131 @@
+"""The plan to go on with when devices are lost: soon in force, and fast until a better one may be found.
+
+Those for the loss of any one device are found ahead, while training runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+
+from potluck.control.cluster_words import ComputePlan
+from potluck.errors import PotluckError
+from potluck.plan.events import simulate
+from potluck.plan.memory import fits
+from potluck.plan.tables import Tables
+from potluck.plan.validate import validate
+from potluck.recover.copies import guardians
+from potluck.recover.repartition import nearest
+from potluck.runtime.changes import Changes
+from potluck.runtime.live_fleet import LiveFleet
+from potluck.runtime.prepare import PreparedJob
+from potluck.types import Plan, Profile
+
+_SOON = 1  # round, until a better plan may be found in the background, and adopted if that pays
+
+Key = tuple[Plan, str, tuple[str, ...]]  # the plan in force, who is lost, who has nothing to do
+
+
+class Replacement:
+    """Finds plans close to the one in force."""
+
+    def __init__(self, live: LiveFleet, prepared: PreparedJob, changes: Changes) -> None:
+        self._live, self._prepared, self._changes = live, prepared, changes
+        self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="potluck-fallback")
+        self._ahead: dict[Key, Future[Plan | None]] = {}
+        self._known: tuple[Profile, Tables] | None = None
+
+    def find(self, order: ComputePlan) -> Plan | None:
+        """What was wished for, the same plan if nobody is missing, or the nearest one that can be run."""
+        if order.wish is not None:
+            return order.wish
+        if not order.without:
+            return order.force
+        idle = self._idle(order.force)
+        if len(order.without) == 1:
+            ahead = self._ahead.get((order.force, order.without[0], tuple(idle)))
+            if ahead is not None and ahead.done() and not ahead.cancelled():
+                return ahead.result()
+        return self._nearest(order.force, order.without, idle, order.held)
+
+    def look_ahead(self, plan: Plan) -> None:
+        """Finds, in the background, a plan for the loss of each device."""
+        self.cancel()
+        idle = self._idle(plan)
+        for device in plan.devices:
+            key = (plan, device, tuple(idle))
+            self._ahead[key] = self._pool.submit(self._nearest, plan, (device,), idle, _usually_held(plan, device))
+
+    def cancel(self) -> None:
+        """What was not begun is not needed any more."""
+        for found in self._ahead.values():
+            found.cancel()
+        self._ahead.clear()
+
+    def close(self) -> None:
+        """Waits for nothing."""
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+    def has_room_for_copies(self, plan: Plan) -> bool:
+        """Whether devices can keep copies of their states beside what they train."""
+        tables = self._tables()
+        return tables is None or fits(plan, self._prepared.facts, tables, snapshot=True)
+
+    def _tables(self) -> Tables | None:
+        profile = self._changes.profile
+        if profile is None:
+            return None
+        if self._known is None or self._known[0] is not profile:
+            self._known = (profile, Tables(profile))
+        return self._known[1]
+
+    def _idle(self, plan: Plan) -> list[str]:
+        profile, roster = self._changes.profile, self._live.roster
+        known = set(roster.specs if profile is None else (d.device.name for d in profile.devices))
+        return [d for d in list(roster.links) if d not in plan.devices and d in known]
+
+    def _nearest(
+        self, plan: Plan, without: Sequence[str], idle: Sequence[str], held: Mapping[str, Collection[int]]
+    ) -> Plan | None:
+        return nearest(plan, without, idle, lambda plan: _SOON * self._seconds(plan) + self._moving_s(plan, held))
+
+    def _seconds(self, plan: Plan) -> float:
+        """Of a round; without measurements, what the largest stage touches stands for it."""
+        facts, job = self._prepared.facts, self._prepared.job
+        try:
+            validate(plan, facts, self._live.fleet, job.batchnorm)
+        except PotluckError:
+            return float("inf")
+        profile, tables = self._changes.profile, self._tables()
+        if profile is None or tables is None:
+            blocks = [facts.blocks[slice(*stage.blocks)] for stage in plan.stages]
+            rows = plan.micro_batch_size
+            loads = [sum(b.stash_bytes * rows + b.weight_bytes for b in some) for some in blocks]
+            return max(load / len(stage.group) for load, stage in zip(loads, plan.stages, strict=True))
+        if not fits(plan, facts, tables):
+            return float("inf")
+        return simulate(plan, facts, profile).round_s
+
+    def _moving_s(self, plan: Plan, held: Mapping[str, Collection[int]]) -> float:
+        """Until every device has what it has not yet: the slowest of them, as all move at once."""
+        tables, facts = self._tables(), self._prepared.facts
+        if tables is None:
+            return 0.0
+        sizes = [b.weight_bytes + b.buffer_bytes + facts.optimizer_slots * b.trainable_bytes for b in facts.blocks]
+        waits = [0.0]
+        for stage in plan.stages:
+            for member in stage.group:
+                here = held.get(member.device, ())
+                missing = sum(sizes[block] for block in range(*stage.blocks) if block not in here)
+                waits.append(tables.inlet_s(member.device, missing))
+        return max(waits)
+
+
+def _usually_held(plan: Plan, lost: str) -> dict[str, set[int]]:
+    """Who holds which blocks once copies were made: its own stage's, and those it keeps for others."""
+    held: dict[str, set[int]] = {m.device: set(range(*s.blocks)) for s in plan.stages for m in s.group}
+    for ward, guardian in guardians(plan).items():
+        stage = next(s for s in plan.stages if any(m.device == ward for m in s.group))
+        held[guardian] |= set(range(*stage.blocks))
+    held.pop(lost, None)
+    return held

@@ -1,0 +1,267 @@
+"""The coordinator's state machine in force: what devices say becomes events, and what it orders is done.
+
+Term after term: `next` drives it until a plan is in force, and gives the coordinator that trains by it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Mapping
+
+from msgspec.structs import replace
+
+from potluck.control.cluster import ClusterState, Step, opened, reopened, transition
+from potluck.control.cluster_words import (
+    Abandon,
+    Adopt,
+    Broken,
+    Commit,
+    ComputePlan,
+    Drop,
+    Event,
+    Holds,
+    Idle,
+    IsPrepared,
+    Joined,
+    Lost,
+    NoCause,
+    Note,
+    Order,
+    Planned,
+    Prepare,
+    Saved,
+    SeekCause,
+    Settle,
+    Stalled,
+    StopRun,
+)
+from potluck.errors import DeviceError, DeviceLost, Overdue, PotluckError
+from potluck.metrics.records import IncidentRecord
+from potluck.recover.placement import Restart
+from potluck.runtime.blueprint import ModelBlueprint
+from potluck.runtime.changes import Changes
+from potluck.runtime.coordinator import Coordinator
+from potluck.runtime.live_fleet import LiveFleet
+from potluck.runtime.prepare import PreparedJob
+from potluck.runtime.replacement import Replacement
+from potluck.runtime.session import Session
+from potluck.runtime.term_log import Term
+from potluck.types import Plan
+from potluck.units import size_text
+from potluck.wire import messages
+
+_CAUSE_S = 4.0  # in which a device that does not answer others is noticed by its own connection
+
+
+class Terms:
+    """Everything that outlives a term: who is here, the plans there were, what went wrong, and how to go on."""
+
+    def __init__(self, live: LiveFleet, prepared: PreparedJob, changes: Changes, session: Session) -> None:
+        self._live, self._prepared, self._changes, self._session = live, prepared, changes, session
+        self.blueprint = ModelBlueprint(prepared.built.programs)
+        self._replacement = Replacement(live, prepared, changes)
+        self._incidents: list[IncidentRecord] = []  # that are not told yet
+        self._noticed_s = time.monotonic()
+        self._machines: dict[str, tuple[str, str, int, str]] = {}
+        self._used: set[Plan] = set()
+        self._asked: ComputePlan | None = None
+        self._stop: StopRun | None = None
+        self._coordinator: Coordinator | None = None
+        self.state: ClusterState
+
+    def open(self, before: Mapping[int, Plan]) -> None:
+        """The first term, where everything comes from the coordinator; or, where there were terms before and devices
+        held on to their states, the next one."""
+        s, here = self._session, tuple(self._live.roster.links)
+        step: Step
+        if before:
+            committed = s.folder.ledger.rounds
+            step = reopened(before, rounds=s.order.rounds, committed=committed, saved=s.model.round, here=here)
+        else:
+            step = opened(
+                s.plan, term=self._live.next_term(s.term), rounds=s.order.rounds, first=s.first_round, here=here,
+                blueprint=self.blueprint,
+            )  # fmt: skip
+        self.state = step[0]
+        self._obey_all(step[1])
+
+    def next(self) -> Coordinator:
+        """The coordinator of the next term, as soon as it is in force; an error if there is no way on."""
+        deadline, phase = 0.0, ("", -1)
+        while True:
+            if self._stop is not None:
+                raise self._reason_to_stop(self._stop)
+            if self.state.phase == "training" and self._coordinator is not None:
+                return self._coordinator
+            if self.state.phase == "planning" and self._asked is not None:
+                self._plan(self._asked)
+                continue
+            now: tuple[str, int] = (self.state.phase, self.state.term)
+            if now != phase:
+                phase = now
+                deadline = time.monotonic() + (_CAUSE_S if phase[0] == "seeking" else self._session.timeout_s)
+            self._pump(deadline)
+
+    def _pump(self, deadline: float) -> None:
+        """What one device says, or that nobody says anything."""
+        waiting = ", ".join(sorted(self.state.waiting))
+        words = f"waiting for {waiting} to {'prepare' if self.state.phase == 'preparing' else 'say what they hold'}"
+        try:
+            device, message = self._live.roster.next(deadline, words)
+        except Overdue as overdue:
+            late: dict[str, Event] = {"asking": Stalled(), "seeking": NoCause()}
+            self.tell(late.get(self.state.phase, Broken(term=self.state.term, why=str(overdue))))
+        except DeviceLost as lost:
+            self.tell(Lost(device=lost.device, why=lost.why))
+        else:
+            self.hear(device, message)
+
+    def hear(self, device: str, message: object) -> None:
+        """Something that a device says, whatever the phase."""
+        match message:
+            case messages.Prepared():
+                self.tell(IsPrepared(device=device, term=message.term))
+            case messages.Holding():
+                self.tell(Holds(device=device, term=message.term, states=message.states))
+            case messages.Interrupted():
+                self.tell(Broken(term=message.term, why=f"device {device}: {message.text}"))
+            case messages.Ready() | messages.Committed() | messages.Stored():
+                pass  # of a term that is over
+            case messages.Linked():
+                self.tell(Joined(device=device))
+                self._session.heard(device, message)
+            case _:
+                self._session.heard(device, message)
+
+    def tell(self, event: Event) -> list[Order]:
+        """Something happens. What is to be done is done, but for what only who trains can do, which is returned."""
+        self.state, orders = transition(self.state, event, self.blueprint)
+        return self._obey_all(orders)
+
+    @property
+    def training(self) -> bool:
+        """Whether the term in force goes on."""
+        return self.state.phase == "training"
+
+    def _obey_all(self, orders: list[Order]) -> list[Order]:
+        rest: list[Order] = []
+        for order in orders:
+            match order:
+                case Settle() | Commit():
+                    rest.append(order)
+                case Abandon():
+                    self._abandon(order)
+                case Drop():
+                    self._live.roster.drop(order.device, "is connected and does not answer")
+                case ComputePlan():
+                    self._asked = order
+                case Prepare():
+                    self._prepare(order)
+                case Note():
+                    self._note(order)
+                case Adopt():
+                    self._adopt(order)
+                case Idle():
+                    at_s = time.monotonic() - self._session.started_s
+                    self._say(
+                        IncidentRecord(
+                            kind="left", round=self.state.committed, device=order.device, what=order.why,
+                            action="it was not in use", at_s=at_s,
+                        )
+                    )  # fmt: skip
+                case StopRun():
+                    self._stop = order
+                case SeekCause():
+                    pass  # `next` waits for it
+        return rest
+
+    def _abandon(self, order: Abandon) -> None:
+        self._noticed_s = time.monotonic()
+        here = [device for device in order.devices if device in self._live.roster.specs]
+        run = self._session.folder.run_id
+        self._live.roster.broadcast(messages.Abandon(run=run, term=order.term, reason=order.reason), here)
+        self._live.link.cancel(order.reason)
+        self._replacement.cancel()
+        if self._coordinator is not None:
+            self._coordinator.saver.abandon()
+
+    def _plan(self, asked: ComputePlan) -> None:
+        self.tell(Saved(round=self._session.model.round))
+        plan = self._replacement_for(asked)
+        left = ", ".join(d for d in asked.force.devices if d not in asked.without) or "nobody"
+        why = "" if plan is not None else f"{asked.why}; {self._live.roster.what_now} ({left} left: no plan fits)"
+        self.tell(Planned(number=asked.number, term=self._live.next_term(self.state.term), plan=plan, why=why))
+
+    def _replacement_for(self, asked: ComputePlan) -> Plan | None:
+        return self._replacement.find(asked)
+
+    def _prepare(self, order: Prepare) -> None:
+        """On disk first: a coordinator that comes back must know every plan that a device may hold a stage of."""
+        plan, before = order.plan, self._session
+        for device, hello in self._live.roster.hellos.items():  # another machine may give other last bits
+            self._machines[device] = (hello.host, hello.device.kind, hello.device.threads, hello.torch_version)
+        self._used.add(plan)
+        before.folder.terms.append(Term(term=order.term, round=order.round, plan=plan))
+        before.folder.ledger.fsync |= len(plan.devices) > 1
+        alike = len({self._machines.get(device) for known in self._used for device in known.devices}) == 1
+        self._session = session = dataclasses.replace(
+            before, plan=plan, layout=self.blueprint.layout(plan), term=order.term, first_round=order.round,
+            plan_reason=order.reason or before.plan_reason, fresh=self._coordinator is None and before.fresh,
+            copies=self._replacement.has_room_for_copies(plan),
+            exact=alike and all(len(stage.group) == 1 for known in self._used for stage in known.stages),
+        )  # fmt: skip
+        self._changes.adopted(plan)
+        self._coordinator = Coordinator(session, self)
+        self._coordinator.prepare(Restart(order.round, order.moves), order.devices)
+
+    def _note(self, order: Note) -> None:
+        """Remembers what happened, to be told when everybody is ready."""
+        moved = Restart(order.round, order.moves).moved_bytes(self.blueprint.sizes)
+        again = f"{order.replayed} round{'s' * (order.replayed > 1)} trained again, " if order.replayed else ""
+        reason = "" if order.reason == order.what else f"{order.reason}: "
+        self._incidents.append(
+            IncidentRecord(
+                kind=order.kind, round=order.round, device=order.devices[0] if order.devices else None,
+                what=order.what, action=f"{reason}{again}{size_text(moved)} moved",
+                at_s=self._noticed_s - self._session.started_s, replayed_rounds=order.replayed, moved_bytes=moved,
+            )
+        )  # fmt: skip
+        self._better = order.kind == "lost"
+
+    _better = False  # a better plan than the nearest may be found in the background
+
+    def _adopt(self, order: Adopt) -> None:
+        """Says what happened since the last term was in force."""
+        self._live.roster.watch(self.state.plan.devices)
+        now_s = time.monotonic() - self._session.started_s
+        for incident in self._incidents:
+            self._say(replace(incident, recovery_s=now_s - incident.at_s))
+        self._incidents.clear()
+        for device in order.release:
+            self._changes.gone(device)
+            if device in self._live.roster.specs:
+                self._live.roster.release(device)
+        if self._better:
+            self._better = False
+            self._changes.look_for_better()
+        self._replacement.look_ahead(self.state.plan)
+
+    def _say(self, record: IncidentRecord) -> None:
+        if self._coordinator is not None:
+            self._coordinator.say(record)
+
+    def _reason_to_stop(self, order: StopRun) -> PotluckError:
+        if not order.poison or self.state.committed >= self._session.order.rounds:
+            return DeviceError(order.why)
+        ids = self._session.order.round(self.state.committed).ids
+        return PotluckError(f"{order.why}; look at samples {min(ids)} to {max(ids)}, {len(ids)} of them")
+
+    def failed(self, error: PotluckError) -> None:
+        """Writes that the run ended by an error."""
+        if self._coordinator is not None:
+            self._coordinator.say_end("failed", str(error))
+
+    def close(self) -> None:
+        """Waits for nothing."""
+        self._replacement.close()
