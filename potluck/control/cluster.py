@@ -93,14 +93,21 @@ def opened(plan: Plan, *, term: int, rounds: int, first: int, here: Iterable[str
     return _start(state, plan, term, "", blueprint)
 
 
-def reopened(plans: Mapping[int, Plan], *, rounds: int, committed: int, saved: int, here: Iterable[str]) -> Step:
-    """The coordinator is back: it knows its terms, its ledger and its newest checkpoint, and asks the devices."""
+def reopened(
+    plans: Mapping[int, Plan], *, rounds: int, committed: int, saved: int, here: Iterable[str],
+    away: Iterable[str] = (),
+) -> Step:  # fmt: skip
+    """The coordinator is back: it knows its terms, its ledger and its newest checkpoint, and asks the devices.
+
+    Those that are neither here nor away for good are awaited.
+    """
     term = max(plans)
     plan, here = plans[term], tuple(here)
+    lost = {d: f"device {d} did not come back" for d in plan.devices if d in set(away)}
     state = ClusterState(
         rounds=rounds, plan=plan, plans=dict(plans), term=term, here=here, committed=committed, saved=saved,
-        phase="asking", needed=plan.devices, waiting=plan.devices, why=_BACK,
-        change=Wanted(kind="coordinator", why=_BACK),
+        phase="asking", needed=plan.devices, waiting=tuple(d for d in plan.devices if d not in lost), lost=lost,
+        why=_BACK, change=Wanted(kind="coordinator", why=_BACK),
     )  # fmt: skip
     present = tuple(d for d in plan.devices if d in here)
     return state, [Abandon(term=term, devices=present, reason=state.why)]

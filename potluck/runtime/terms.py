@@ -77,7 +77,10 @@ class Terms:
         step: Step
         if before:
             committed = s.folder.ledger.rounds
-            step = reopened(before, rounds=s.order.rounds, committed=committed, saved=s.model.round, here=here)
+            away = [d for d in before[max(before)].devices if d not in here]
+            step = reopened(
+                before, rounds=s.order.rounds, committed=committed, saved=s.model.round, here=here, away=away
+            )
         else:
             step = opened(
                 s.plan, term=self._live.next_term(s.term), rounds=s.order.rounds, first=s.first_round, here=here,

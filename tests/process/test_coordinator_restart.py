@@ -1,0 +1,170 @@
+"""The coordinator vanishes: devices hold what they have, and it goes on with them when it is back."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from potluck.control.audit import audit
+from potluck.metrics.records import RECORDS, IncidentRecord, read
+from potluck.recover.checkpoint import load, newest
+from potluck.recover.snapshot import parse
+from tests.process.agents import ROOT
+
+PATIENT_S = 90.0
+JOB = """
+import torch
+from potluck import AdamW, Job
+
+torch.manual_seed(3)
+model = torch.nn.Sequential(*[m for _ in range(4) for m in (torch.nn.Linear(32, 32), torch.nn.ReLU())])
+data = (torch.randn(256, 32), torch.randn(256, 32))
+job = Job(
+    model=model, loss=torch.nn.functional.mse_loss, optimizer=AdamW(lr=1e-3), data=data, batch_size=16, micro_batch_size=4,
+    rounds=ROUNDS, seed=5, checkpoint_every=1000,
+)
+"""
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def until(condition: Callable[[], bool], what: str) -> None:
+    deadline = time.monotonic() + PATIENT_S
+    while not condition():
+        assert time.monotonic() < deadline, f"{what} did not happen in {PATIENT_S} s"
+        time.sleep(0.05)
+
+
+class Site:
+    """A folder, a port, and the processes of one run."""
+
+    def __init__(self, folder: Path, rounds: int) -> None:
+        self.folder, self.run, self.port = folder, folder / "run", free_port()
+        self.processes: list[subprocess.Popen[bytes]] = []
+        (folder / "job.py").write_text(JOB.replace("ROUNDS", str(rounds)))
+        plan = {
+            "micro_batch_size": 4, "micro_batches": 4,
+            "stages": [
+                {"blocks": [0, 2], "group": [{"device": "a", "share": 4}]},
+                {"blocks": [2, 4], "group": [{"device": "b", "share": 4}]},
+            ],
+        }  # fmt: skip
+        (folder / "plan.json").write_text(json.dumps(plan))
+
+    def start(self, *arguments: str) -> subprocess.Popen[bytes]:
+        environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
+        command = [sys.executable, "-m", "potluck", *arguments]
+        with (self.folder / "log").open("ab") as log:
+            process = subprocess.Popen(command, cwd=self.folder, env=environment, stdout=log, stderr=log)
+        self.processes.append(process)
+        return process
+
+    def train(self, *more: str) -> subprocess.Popen[bytes]:
+        where = ["--listen", f"127.0.0.1:{self.port}", "--devices", "2", "--no-local", "--run-dir", str(self.run)]
+        return self.start("train", "job.py", *where, "--plan", "plan.json", *more)
+
+    def join(self, name: str, hold: str = "60s") -> subprocess.Popen[bytes]:
+        return self.start("join", f"127.0.0.1:{self.port}", "--name", name, "--threads", "1", "--hold", hold)
+
+    @property
+    def committed(self) -> int:
+        ledger = self.run / "ledger.jsonl"
+        return ledger.read_bytes().count(b"\n") if ledger.exists() else 0
+
+    @property
+    def log(self) -> str:
+        return (self.folder / "log").read_text(errors="replace")
+
+
+@contextlib.contextmanager
+def site(folder: Path, rounds: int) -> Iterator[Site]:
+    folder.mkdir(parents=True, exist_ok=True)
+    it = Site(folder, rounds)
+    try:
+        yield it
+    except AssertionError as error:
+        raise AssertionError(f"{error}\n{it.log}") from error
+    finally:
+        for process in it.processes:
+            process.kill()
+            process.wait()
+
+
+def state(run: Path) -> dict[str, torch.Tensor]:
+    found = newest(run)
+    assert found is not None
+    _, weights, optimizer = load(found.path)
+    return {**weights, **optimizer}
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, torch.Tensor]:
+    with site(tmp_path_factory.mktemp("undisturbed"), 400) as it:
+        train, *_ = it.train(), it.join("a"), it.join("b")
+        assert train.wait(PATIENT_S) == 0
+        return state(it.run)
+
+
+def test_a_coordinator_that_was_killed_goes_on_with_the_same_devices(
+    undisturbed: dict[str, torch.Tensor], tmp_path: Path
+) -> None:
+    with site(tmp_path, 400) as it:
+        train, *devices = it.train(), it.join("a"), it.join("b")
+        until(lambda: it.committed >= 20, "training")
+        train.send_signal(signal.SIGKILL)
+        train.wait(PATIENT_S)
+        before = it.committed
+        assert it.train("--resume").wait(PATIENT_S) == 0
+        assert [device.wait(PATIENT_S) for device in devices] == [0, 0]  # the same processes, to the end
+        found = state(it.run)
+        assert [n for n in undisturbed if not torch.equal(found[n], undisturbed[n])] == []
+        assert audit(it.run).finished
+        [back] = [r for r in read(it.run / RECORDS) if isinstance(r, IncidentRecord)]
+        assert back.kind == "coordinator"
+        assert back.replayed_rounds <= 1  # what was not committed on every device
+        assert before <= back.round <= before + 1
+
+
+@pytest.mark.full
+def test_one_device_that_does_not_come_back_is_done_without(
+    undisturbed: dict[str, torch.Tensor], tmp_path: Path
+) -> None:
+    with site(tmp_path, 400) as it:
+        train, a, b = it.train(), it.join("a"), it.join("b")
+        until(lambda: it.committed >= 20, "training")
+        for process in (train, b):
+            process.send_signal(signal.SIGKILL)
+            process.wait(PATIENT_S)
+        assert it.train("--resume").wait(PATIENT_S) == 0
+        assert a.wait(PATIENT_S) == 0
+        found = state(it.run)
+        assert [n for n in undisturbed if not torch.equal(found[n], undisturbed[n])] == []
+        assert audit(it.run).finished
+
+
+def test_a_coordinator_that_stays_away_finds_what_was_held_in_files(tmp_path: Path) -> None:
+    with site(tmp_path, 100_000) as it:
+        train, *devices = it.train(), it.join("a", hold="2s"), it.join("b", hold="2s")
+        until(lambda: it.committed >= 5, "training")
+        train.send_signal(signal.SIGKILL)
+        assert [device.wait(PATIENT_S) for device in devices] == [1, 1]
+        assert "the coordinator did not come back" in it.log
+        for name in ("a", "b"):
+            [folder] = it.folder.glob(f"held-by-{name}-*")
+            [live] = [p for p in folder.iterdir() if "copy" not in p.name]
+            assert any(key.startswith("optimizer:") for key in parse(live.read_bytes(), str(live)))
