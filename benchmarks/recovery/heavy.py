@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable
 
 from msgspec.structs import replace
 
@@ -12,9 +13,10 @@ from potluck.plan.groups import shareable
 from potluck.plan.search import find_plan
 from potluck.profile.members import of_devices
 from potluck.recover.placement import recovery_point, restart_at
+from potluck.runtime.prepare import PreparedJob
 from potluck.runtime.state_transfer import receive_state
 from potluck.runtime.terms import Terms
-from potluck.types import COORDINATOR, Held, Member, Plan, Stage
+from potluck.types import COORDINATOR, Held, Member, Plan, Profile, Stage
 from potluck.wire.messages import Prepare, Prepared
 
 PLAN_S = 2.0  # what `potluck train` takes for a plan
@@ -32,9 +34,7 @@ class Heavy(Terms):
         profile = self._changes.profile
         if not asked.without or asked.wish is not None or profile is None:
             return super()._replacement_for(asked)
-        facts = shareable(self._prepared.facts, self._prepared.job.batchnorm)
-        sizes = [(asked.force.micro_batch_size, asked.force.micro_batches)]
-        return find_plan(facts, of_devices(profile, self._live.roster.links), sizes, seconds=PLAN_S).plan
+        return planned_anew(self._prepared, profile, self._live.roster.links, asked.force)
 
     def _collect(self) -> None:
         """Brings the state of the whole model to the coordinator."""
@@ -70,3 +70,10 @@ class Heavy(Terms):
             if isinstance(message, Prepared):
                 waiting.discard(device)
         self.state = replace(self.state, holdings={})  # all of it comes from the coordinator
+
+
+def planned_anew(prepared: PreparedJob, profile: Profile, here: Iterable[str], before: Plan) -> Plan:
+    """The plan that `potluck train` finds for these devices."""
+    facts = shareable(prepared.facts, prepared.job.batchnorm)
+    sizes = [(before.micro_batch_size, before.micro_batches)]
+    return find_plan(facts, of_devices(profile, list(here)), sizes, seconds=PLAN_S).plan

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,9 +25,38 @@ from potluck.metrics.records import RECORDS, IncidentRecord, PlanAdopted, Record
 from potluck.recover.checkpoint import load, newest
 from potluck.types import COORDINATOR, Plan, RoundRecord
 
-START_S, RUN_S = 240.0, 400.0
-LOOK_S = 0.05
+RUN_S = 400.0
+LOOK_S = 0.02
 Deed = Callable[["Happening"], None]
+
+
+@dataclass(frozen=True)
+class Setup:
+    """What is trained, by what plan, for how long."""
+
+    model: str
+    plan: Plan
+    rounds: int
+    profile: Path  # where it is, or is kept once it was measured
+    how: str = "ours"
+    copies: bool = True
+    save_every: int = 10**9
+    resume: bool = False
+    anew: bool = False
+    without: tuple[str, ...] = ()  # devices that never join
+
+    def command(self, bed: Testbed, folder: Path, devices: int) -> list[str]:
+        """What starts its coordinator."""
+        plan_file = folder / "plan.json"
+        plan_file.write_bytes(msgspec.json.encode(self.plan))
+        words: dict[str, object] = {
+            "listen": coordinator_address(bed), "devices": devices, "model": self.model, "plan": plan_file,
+            "profile": self.profile, "run-dir": folder / "run", "rounds": self.rounds, "save-every": self.save_every,
+            "how": self.how,
+        }  # fmt: skip
+        flags = ["--no-copies"] * (not self.copies) + ["--resume"] * self.resume + ["--anew"] * self.anew
+        pairs = [word for name, value in words.items() for word in (f"--{name}", str(value))]
+        return [sys.executable, "-W", "ignore", "-m", "benchmarks.recovery.coordinator", *pairs, *flags]
 
 
 @dataclass
@@ -35,8 +64,10 @@ class Happening:
     """What a scenario may lay hands on."""
 
     bed: Testbed
-    agents: dict[str, subprocess.Popen[bytes]]
-    logs: Path
+    setup: Setup
+    folder: Path
+    coordinator: subprocess.Popen[bytes]
+    agents: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
 
     def leave(self, device: str) -> None:
         """Asks a device to leave, as Ctrl-C does."""
@@ -47,7 +78,18 @@ class Happening:
 
     def join(self, device: str) -> None:
         """Starts `potluck join` on a device."""
-        self.agents |= join_all(self.bed, logs=self.logs, devices=[device])
+        self.agents |= join_all(self.bed, logs=self.folder, devices=[device])
+
+    def restart(self) -> None:
+        """The coordinator vanishes, and is started again."""
+        self.bed.kill(COORDINATOR)
+        self.coordinator.wait(30.0)
+        self.go_on()
+
+    def go_on(self) -> None:
+        """Starts a coordinator for the run that was interrupted."""
+        setup = replace(self.setup, resume=True, how="ours")
+        self.coordinator = start(self.bed, setup, self.folder, len(self.bed.devices))
 
 
 @dataclass
@@ -65,7 +107,6 @@ class Outcome:
     committed_s: list[float] = field(default_factory=list)  # when each of these was seen
     plans: list[Plan] = field(default_factory=list)
     cpu_s: float = 0.0
-    phases: dict[str, float] = field(default_factory=dict)  # seconds until all were here, and ready
     state: dict[str, torch.Tensor] = field(default_factory=dict)
 
     @property
@@ -73,94 +114,112 @@ class Outcome:
         """Whether no stage was ever shared: then nothing was added up in another order."""
         return all(len(stage.group) == 1 for plan in self.plans for stage in plan.stages)
 
+    @property
+    def losses(self) -> list[IncidentRecord]:
+        """Devices that were declared lost."""
+        return [i for i in self.incidents if i.kind == "lost"]
 
-@dataclass(frozen=True)
-class Setup:
-    """What is trained, by what plan, for how long."""
+    def back_after_s(self) -> float | None:
+        """From the fault until as many rounds were committed as before it, and one more."""
+        if self.fault_s is None:
+            return None
+        fault_s = self.fault_s
+        times = list(zip(self.rounds, self.committed_s, strict=True))
+        reached = max((r.round for r, at in times if at <= fault_s), default=-1)
+        return next((at - fault_s for r, at in times if at > fault_s and r.round > reached), None)
 
-    model: str
-    plan: Plan
-    rounds: int
-    heavy: bool = False
-    copies: bool = True
+    def recover_rounds(self) -> float | None:
+        """From the declaration of the loss to the first commit after it, in rounds of those who are left."""
+        if not self.losses:
+            return None
+        declared_s = self.began_s + self.losses[0].at_s
+        after = [(r, at) for r, at in zip(self.rounds, self.committed_s, strict=True) if at > declared_s]
+        if len(after) < 3:
+            return None
+        usual = sorted(r.seconds for r, _ in after[1:])[len(after[1:]) // 2]
+        return (after[0][1] - declared_s) / usual
+
+
+def start(bed: Testbed, setup: Setup, folder: Path, devices: int) -> subprocess.Popen[bytes]:
+    """Starts a coordinator."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / "coordinator.log").open("ab") as log:
+        command = setup.command(bed, folder, devices)
+        return bed.start(COORDINATOR, command, env=environment(), stdout=subprocess.PIPE, stderr=log)
 
 
 def run(bed: Testbed, setup: Setup, folder: Path, deed: Deed | None, after: int, seed: int) -> Outcome:
     """Trains, and lets something happen at a random moment after so many rounds."""
-    folder.mkdir(parents=True)
-    plan_file = folder / "plan.json"
-    plan_file.write_bytes(msgspec.json.encode(setup.plan))
-    command = [sys.executable, "-W", "ignore", "-m", "benchmarks.recovery.coordinator"]
-    command += ["--listen", coordinator_address(bed), "--devices", str(len(bed.devices)), "--model", setup.model]
-    command += ["--plan", str(plan_file), "--run-dir", str(folder / "run"), "--rounds", str(setup.rounds)]
-    command += ["--heavy"] * setup.heavy + ["--no-copies"] * (not setup.copies)
-    log = (folder / "coordinator.log").open("wb")
-    with log:
-        coordinator = bed.start(COORDINATOR, command, env=environment(), stdout=subprocess.PIPE, stderr=log)
-    outcome, started = Outcome(), time.monotonic()
+    devices = [device for device in bed.devices if device not in setup.without]
+    happening = Happening(bed, setup, folder, start(bed, setup, folder, len(devices)))
+    outcome = Outcome()
     try:
         with unhurried(bed):
-            happening = Happening(bed, join_all(bed, logs=folder), folder)
-            _line(coordinator)
-        outcome.phases["here"] = time.monotonic() - started
-        outcome.began_s = float(_line(coordinator)["ready_s"])
-        outcome.phases["ready"] = time.monotonic() - started
-        _watch(coordinator, setup, folder, outcome, happening, deed, after, random.Random(seed))  # noqa: S311 - a moment, not a secret
-        coordinator.wait(30.0)
+            happening.agents = join_all(bed, logs=folder, devices=devices)
+            _line(happening.coordinator)
+        outcome.began_s = float(_line(happening.coordinator)["ready_s"])
+        chance = random.Random(seed)  # noqa: S311 - a moment, not a secret
+        _watch(outcome, happening, deed, after, chance)
+        happening.coordinator.wait(30.0)
     except (TimeoutError, subprocess.TimeoutExpired, RuntimeError) as error:
         outcome.problem = f"{error}; {_last(folder)}"
     finally:
-        bed.restore()
-        for device in (COORDINATOR, *bed.devices):
-            bed.thaw(device) if device != COORDINATOR else None
-            bed.kill(device)
-        coordinator.wait(30.0)
-    outcome.phases["over"] = time.monotonic() - started
+        end_all(bed, happening.coordinator)
     if not outcome.problem:
-        _judge(coordinator, folder / "run", outcome)
+        _judge(happening.coordinator, folder / "run", outcome)
     return outcome
 
 
+def end_all(bed: Testbed, coordinator: subprocess.Popen[bytes]) -> None:
+    """Ends every process of a run, and mends every line."""
+    bed.restore()
+    for device in (COORDINATOR, *bed.devices):
+        if device != COORDINATOR:
+            bed.thaw(device)
+        bed.kill(device)
+    coordinator.wait(30.0)
+
+
 def _line(coordinator: subprocess.Popen[bytes]) -> dict[str, Any]:
-    assert coordinator.stdout is not None
-    line = coordinator.stdout.readline()
+    line = b"" if coordinator.stdout is None else coordinator.stdout.readline()
     if not line:
         raise RuntimeError("the coordinator ended before it was ready")
     found: dict[str, Any] = json.loads(line)
     return found
 
 
-def _watch(
-    coordinator: subprocess.Popen[bytes], setup: Setup, folder: Path, outcome: Outcome, happening: Happening,
-    deed: Deed | None, after: int, chance: random.Random,
-) -> None:  # fmt: skip
-    records, offset = folder / "run" / RECORDS, 0
+def _watch(outcome: Outcome, happening: Happening, deed: Deed | None, after: int, chance: random.Random) -> None:
+    records, offset = happening.folder / "run" / RECORDS, 0
     deadline = time.monotonic() + RUN_S
     due: float | None = None
     cpu: float | None = None
-    while coordinator.poll() is None:
+    bed = happening.bed
+    dies = happening.setup.how == "dies"  # by itself: the deed is to start it again
+    while happening.coordinator.poll() is None or (dies and outcome.fault_s is None):
         if time.monotonic() > deadline:
             raise TimeoutError(f"it took more than {RUN_S:.0f} s")
         if records.exists():
             found, offset = read_from(records, offset)
-            _take(found, outcome)
+            take(found, outcome)
         done = len({r.round for r in outcome.rounds})
         if cpu is None and done >= 2:
-            cpu = sum(happening.bed.cpu_seconds(d) for d in happening.bed.devices)
+            cpu = sum(bed.cpu_seconds(d) for d in bed.devices)
         if deed is not None and done >= after and due is None:
             usual = max(r.seconds for r in outcome.rounds[-2:])
             due = time.monotonic() + chance.random() * usual
-        if deed is not None and due is not None and outcome.fault_s is None and time.monotonic() >= due:
+        ripe = happening.coordinator.poll() is not None if dies else due is not None and time.monotonic() >= due
+        if deed is not None and ripe and outcome.fault_s is None:
             outcome.fault_s = time.monotonic()
             deed(happening)
         time.sleep(LOOK_S)
     if cpu is not None:
-        outcome.cpu_s = sum(happening.bed.cpu_seconds(d) for d in happening.bed.devices) - cpu
+        outcome.cpu_s = sum(bed.cpu_seconds(d) for d in bed.devices) - cpu
     if records.exists():
-        _take(read_from(records, offset)[0], outcome)
+        take(read_from(records, offset)[0], outcome)
 
 
-def _take(found: Sequence[Record], outcome: Outcome) -> None:
+def take(found: Sequence[Record], outcome: Outcome) -> None:
+    """Takes new records into account."""
     for record in found:
         if isinstance(record, RoundRecord):
             outcome.rounds.append(record)
@@ -172,8 +231,7 @@ def _take(found: Sequence[Record], outcome: Outcome) -> None:
 
 
 def _judge(coordinator: subprocess.Popen[bytes], run_dir: Path, outcome: Outcome) -> None:
-    assert coordinator.stdout is not None
-    lines = coordinator.stdout.read().decode().splitlines()
+    lines = [] if coordinator.stdout is None else coordinator.stdout.read().decode().splitlines()
     if coordinator.returncode or not lines:
         outcome.problem = f"the coordinator ended with code {coordinator.returncode}; {_last(run_dir.parent)}"
         return

@@ -57,14 +57,15 @@ def _check_memory(prepared: PreparedJob, fleet: Fleet) -> None:
             )
 
 
-def _terms_before(options: Options) -> dict[int, Plan]:
+def terms_before(options: Options) -> dict[int, Plan]:
     """The plans of the run that is to go on."""
     if not options.resume or options.run_dir is None:
         return {}
     return {number: term.plan for number, term in read_terms(options.run_dir / TERMS).items()}
 
 
-def _interrupted(options: Options, before: Mapping[int, Plan]) -> Interrupted | None:
+def interrupted(options: Options, before: Mapping[int, Plan]) -> Interrupted | None:
+    """Whom to wait for, as they may have held on to the run."""
     if not before or options.run_dir is None:
         return None
     return Interrupted(known_run(options.run_dir), before[max(before)].devices)
@@ -86,8 +87,8 @@ def train(job: Job, fleet: Fleet | None = None, options: Options | None = None) 
             choose_plan(prepared, options.plan, fleet)
         _check_batch(job, fleet)
         _check_memory(prepared, fleet)
-    before = _terms_before(options)
-    with LiveFleet(fleet, options, _interrupted(options, before)) as live:
+    before = terms_before(options)
+    with LiveFleet(fleet, options, interrupted(options, before)) as live:
         if live.held and options.run_dir is not None:
             return run_on(
                 live, prepared, before[max(before)], options, reason="the coordinator is back",

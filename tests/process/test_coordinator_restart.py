@@ -31,8 +31,8 @@ torch.manual_seed(3)
 model = torch.nn.Sequential(*[m for _ in range(4) for m in (torch.nn.Linear(32, 32), torch.nn.ReLU())])
 data = (torch.randn(256, 32), torch.randn(256, 32))
 job = Job(
-    model=model, loss=torch.nn.functional.mse_loss, optimizer=AdamW(lr=1e-3), data=data, batch_size=16, micro_batch_size=4,
-    rounds=ROUNDS, seed=5, checkpoint_every=1000,
+    model=model, loss=torch.nn.functional.mse_loss, optimizer=AdamW(lr=1e-3), data=data, batch_size=16,
+    micro_batch_size=4, rounds=ROUNDS, seed=5, checkpoint_every=1000,
 )
 """
 

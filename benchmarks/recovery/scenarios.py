@@ -1,0 +1,71 @@
+"""What happens to runs: every fault once or more often, at moments that differ."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from benchmarks.recovery.session import Deed, Happening
+from potluck.types import COORDINATOR
+
+EARLY, LATE, ROUNDS = 4, 14, 24  # rounds: copies are under way after the first, and whole after the second
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """Something that happens to a run."""
+
+    name: str
+    model: str
+    deed: Deed
+    after: int = LATE
+    needs_loss: bool = True  # a device is declared lost by it
+    how: str = "ours"
+
+
+def kill(*devices: str, apart_s: float = 0.0) -> Deed:
+    """Ends devices, at once or one after the other."""
+
+    def deed(here: Happening) -> None:
+        for device in devices:
+            here.bed.kill(device)
+            time.sleep(apart_s)
+
+    return deed
+
+
+def _return(here: Happening) -> None:
+    here.bed.kill("tx2-1")
+    time.sleep(4.0)
+    here.join("tx2-1")
+
+
+GPT, CNN = "small_gpt", "mobilenet_v2"
+
+
+def scenarios(quick: bool) -> Iterator[Scenario]:
+    """Each on one model where it is to be quick, and on both otherwise. Devices are those of the models' plans."""
+    for index, (name, deed, how) in enumerate(_EVENTS):
+        for model in (_QUICK[index],) if quick else (GPT, CNN):
+            early = "replication" in name
+            loss = not any(word in name for word in ("leave", "coordinator"))
+            yield Scenario(name, model, deed, EARLY if early else LATE, loss, how)
+
+
+_EVENTS: tuple[tuple[str, Deed, str], ...] = (
+    ("kill one that has its stage alone", kill("nx"), "ours"),
+    ("kill another", kill("tx2-1"), "ours"),
+    ("kill the last of the pipeline", kill("nano-1"), "ours"),
+    ("kill during replication", kill("tx2-2"), "ours"),
+    ("kill two neighbours at once", kill("nx", "tx2-1"), "ours"),
+    ("kill one more during the recovery", kill("tx2-2", "nano-1", apart_s=0.15), "ours"),
+    ("freeze", lambda here: here.bed.freeze("tx2-1"), "ours"),
+    ("pull the cable", lambda here: here.bed.cut("nx"), "ours"),
+    ("one way only, to the coordinator", lambda here: here.bed.partition("tx2-2", COORDINATOR), "ours"),
+    ("kill and restart the coordinator", Happening.restart, "ours"),
+    ("the coordinator dies between ledger and commit", Happening.go_on, "dies"),
+    ("leave in order", lambda here: here.leave("tx2-1"), "ours"),
+    ("vanish and come back", _return, "ours"),
+)
+_QUICK = (GPT, CNN, GPT, GPT, GPT, CNN, GPT, CNN, GPT, GPT, GPT, CNN, GPT)
