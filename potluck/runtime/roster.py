@@ -9,9 +9,10 @@ import time
 from collections.abc import Callable, Iterable
 
 from potluck import __version__
+from potluck.control.suspicion import Suspicion
 from potluck.errors import DeviceLost, InputError, Overdue, PotluckError
 from potluck.types import DeviceSpec
-from potluck.wire.channel import PATIENT_S, SILENCE_S, Connected, Disconnected
+from potluck.wire.channel import PATIENT_S, Connected, Disconnected, FixedWatch
 from potluck.wire.control import ControlServer
 from potluck.wire.messages import (
     HANDED_OVER,
@@ -39,6 +40,7 @@ class Roster:
         self.specs: dict[str, DeviceSpec] = {}
         self.hellos: dict[str, Hello] = {}
         self.links: dict[str, str] = {}
+        self._watched: set[str] = set()  # who is missed soon
         self._room = 0  # how many may be here
         self._expected: set[str] | None = None  # only these, where their names are known
         self.proofs: dict[str, str] = {}  # what the devices started here, by name, must say to be let in
@@ -95,7 +97,9 @@ class Roster:
     def watch(self, devices: Iterable[str]) -> None:
         """From now on these are missed soon: they train, and nothing there holds the interpreter for long."""
         for device in devices:
-            self._server.expect(self._numbers[device], SILENCE_S)
+            if device not in self._watched:
+                self._watched.add(device)
+                self._server.watch(self._numbers[device], Suspicion())
 
     def release(self, device: str) -> None:
         """Lets a device go that has nothing to do any more."""
@@ -171,7 +175,8 @@ class Roster:
             self._server.disconnect(number, refusal)
             return
         self._server.accept(number)
-        self._server.expect(number, PATIENT_S)
+        self._server.watch(number, FixedWatch(PATIENT_S))
+        self._watched.discard(name)
         self._numbers[name], self._names[number] = number, name
         self.specs[name], self.hellos[name] = hello.device, hello
         self.send(name, self.welcome)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import threading
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 import msgspec
 from aiohttp import ClientWebSocketResponse, WSMsgType, web
@@ -15,9 +16,11 @@ from aiohttp import ClientWebSocketResponse, WSMsgType, web
 In = TypeVar("In")
 R = TypeVar("R")
 
-SILENCE_S = 3.0  # above the 2 s that a device may hold the interpreter lock
 PATIENT_S = 12.0  # while it starts, reads a program or measures: on a twelfth of a core that holds the lock for long
-PINGS_PER_SILENCE = 6
+SILENCE_S = 3.0  # of one that was not let in yet
+PING_S = 0.5
+PINGS_PER_SILENCE = 6  # at least
+LOOKS_PER_PING = 4
 MAX_MESSAGE_BYTES = 16 * 2**20
 MAX_PENDING_BYTES = 64 * 2**20  # queued for a side that reads too slowly
 MAX_STRANGERS = 1024  # connected and not yet accepted
@@ -25,6 +28,39 @@ STRANGER_MESSAGES = 16  # that one who is not yet accepted may send: a greeting 
 STRANGER_BYTES = 256 * 1024  # and short
 CLOSE_S = 1.0
 GOODBYE = "the other side closed"
+
+
+class Watch(Protocol):
+    """Judges the silence of the other side; the caller brings the time."""
+
+    def heard(self, now_s: float) -> None:
+        """It said something."""
+
+    def forgive(self, now_s: float) -> None:
+        """This side was held up itself."""
+
+    def gone(self, now_s: float) -> str | None:
+        """Why it is taken for gone, if it is."""
+
+
+class FixedWatch:
+    """So many seconds of silence are too many."""
+
+    def __init__(self, silence_s: float) -> None:
+        self._silence_s, self._heard_s = silence_s, math.inf
+
+    def heard(self, now_s: float) -> None:
+        """It said something."""
+        self._heard_s = now_s
+
+    def forgive(self, now_s: float) -> None:
+        """This side was held up itself."""
+        self._heard_s = now_s
+
+    def gone(self, now_s: float) -> str | None:
+        """Why it is taken for gone, if it is."""
+        silence = now_s - self._heard_s
+        return f"nothing was heard from it for {silence:.1f} s" if silence > self._silence_s else None
 
 
 @dataclass(frozen=True)
@@ -125,13 +161,17 @@ class Conversation(Generic[In]):
         self._socket = socket
         self._decoder = decoder
         self._deliver = deliver
-        self._tick_s = silence_s / PINGS_PER_SILENCE
-        self.silence_s = silence_s  # may be changed at any time
         self._loop = asyncio.get_running_loop()
+        self._ping_s = min(PING_S, silence_s / PINGS_PER_SILENCE)
+        self.watch_by(FixedWatch(silence_s))
         self._ended: asyncio.Future[str] = self._loop.create_future()
         self._outbox: asyncio.Queue[bytes] = asyncio.Queue()
         self._pending_bytes = 0
-        self._heard = self._loop.time()
+
+    def watch_by(self, watch: Watch) -> None:
+        """Judges silence by this from now on."""
+        watch.heard(self._loop.time())
+        self._watch_of = watch
 
     def post(self, data: bytes) -> None:
         """Queue a message; a side that lets too much pile up is cut off."""
@@ -173,7 +213,7 @@ class Conversation(Generic[In]):
     async def _read(self) -> str:
         while True:
             message = await self._socket.receive()
-            self._heard = self._loop.time()
+            self._watch_of.heard(self._loop.time())
             match message.type:
                 case WSMsgType.TEXT:
                     try:
@@ -203,15 +243,18 @@ class Conversation(Generic[In]):
             self._pending_bytes -= len(data)
 
     async def _watch(self) -> str:
-        tick_s = self._tick_s
-        before = self._loop.time()
+        look_s = self._ping_s / LOOKS_PER_PING
+        before, looks = self._loop.time(), 0
         while True:
-            await asyncio.sleep(tick_s)
+            await asyncio.sleep(look_s)
             now = self._loop.time()
-            if now - before > 2 * tick_s:
-                self._heard = now  # this side was held up itself: what came meanwhile is still to be read
+            if now - before > self._ping_s:
+                self._watch_of.forgive(now)  # this side was held up itself: what came meanwhile is still to be read
             before = now
-            if now - self._heard > self.silence_s:
-                return f"nothing was heard from it for {now - self._heard:.1f} s"
-            with contextlib.suppress(TimeoutError, ConnectionError):
-                await asyncio.wait_for(self._socket.ping(), tick_s)
+            why = self._watch_of.gone(now)
+            if why is not None:
+                return why
+            looks += 1
+            if looks % LOOKS_PER_PING == 0:
+                with contextlib.suppress(TimeoutError, ConnectionError):
+                    await asyncio.wait_for(self._socket.ping(), self._ping_s)

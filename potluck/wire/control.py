@@ -28,6 +28,7 @@ from potluck.wire.channel import (
     LoopThread,
     Received,
     Stranger,
+    Watch,
 )
 
 In = TypeVar("In")
@@ -43,7 +44,8 @@ _quiet.disabled = True
 
 
 class ControlServer(Generic[In, Out]):
-    """The coordinator's side. What happens arrives in `events`: a peer killed, at once; one gone silent, after 3 s.
+    """The coordinator's side. What happens arrives in `events`: a peer killed, at once; one gone silent, when its watch
+    says so.
 
     Until a peer is accepted, only a few messages of it are kept; the others are dropped and counted.
     """
@@ -81,9 +83,9 @@ class ControlServer(Generic[In, Out]):
         """Let a peer say as much as it likes from now on, from any thread."""
         self._strangers.pop(peer_id, None)
 
-    def expect(self, peer_id: int, silence_s: float) -> None:
-        """Take a peer for gone after so much silence from now on, from any thread."""
-        self._thread.post(self._expect, peer_id, silence_s)
+    def watch(self, peer_id: int, watch: Watch) -> None:
+        """Judge a peer's silence by this from now on, from any thread."""
+        self._thread.post(self._watch, peer_id, watch)
 
     def offer(self, digest: str, data: bytes) -> None:
         """Let clients fetch these bytes by their SHA-256, from now on."""
@@ -166,10 +168,10 @@ class ControlServer(Generic[In, Out]):
         if conversation is not None:
             conversation.post(data)
 
-    def _expect(self, peer_id: int, silence_s: float) -> None:
+    def _watch(self, peer_id: int, watch: Watch) -> None:
         conversation = self._conversations.get(peer_id)
         if conversation is not None:
-            conversation.silence_s = silence_s
+            conversation.watch_by(watch)
 
     def _end(self, peer_id: int, why: str) -> None:
         conversation = self._conversations.get(peer_id)
