@@ -1,5 +1,4 @@
-"""Is a device that says nothing gone, or only slow? Judged by how long it was silent before. Pure: the caller brings the
-time.
+"""Is a device that says nothing gone, or only slow? Judged by how long it was silent before. Pure: no clock is read.
 
 On a calm network it is suspected after less than three seconds, which is more than the two that a process may be held
 up. Where there were longer silences lately, it is given as much longer.

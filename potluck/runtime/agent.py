@@ -92,17 +92,19 @@ _JOIN_TIMEOUT_S = 20.0
 
 
 def run_agent(
-    address: str, spec: DeviceSpec, bind: str, say: Callable[[str], None] = lambda text: None, hold_s: float = 0.0
-) -> int:
+    address: str, spec: DeviceSpec, bind: str, say: Callable[[str], None] = lambda text: None, hold_s: float = 0.0,
+    failpoint: Callable[[str], None] = lambda order: None,
+) -> int:  # fmt: skip
     """Serves one run as a device and says how it goes; returns the exit code.
 
-    When the coordinator is gone, what the device holds is kept for `hold_s` seconds in case it comes back.
+    When the coordinator is gone, what the device holds is kept for `hold_s` seconds in case it comes back. Tests give a
+    `failpoint`: it is told the name of every order right before it is obeyed.
     """
     sys.setswitchinterval(0.001)  # let the link's thread in quickly while this one computes
     device = settle(spec)
     warm_up(device)
     client: Client = ControlClient(address, FromCoordinator, timeout_s=_JOIN_TIMEOUT_S)
-    agent = Agent(client, spec, device, bind, say, hold_s)
+    agent = Agent(client, spec, device, bind, say, hold_s, failpoint)
     try:
         with _leaves_when_asked(agent, say):
             return agent.serve()
@@ -142,10 +144,10 @@ class Agent:
 
     def __init__(
         self, client: Client, spec: DeviceSpec, device: torch.device, bind: str, say: Callable[[str], None],
-        hold_s: float = 0.0,
+        hold_s: float = 0.0, failpoint: Callable[[str], None] = lambda order: None,
     ) -> None:  # fmt: skip
         self._client, self._spec, self._device, self._bind, self._say = client, spec, device, bind, say
-        self._hold_s = hold_s
+        self._hold_s, self._failpoint = hold_s, failpoint
         self._lock = threading.RLock()
         self._state = AgentState(me=spec.name, patient=hold_s > 0)
         self._work: queue.Queue[AgentOrder | Welcome] = queue.Queue()
@@ -252,6 +254,8 @@ class Agent:
                 self._obey(order)
 
     def _obey(self, order: AgentOrder) -> None:
+        about = order.message if isinstance(order, Tell) else None
+        self._failpoint(type(order).__name__ + (f" {type(about).__name__}" if about is not None else ""))
         match order:
             case Tell():
                 self._client.send(order.message)

@@ -62,7 +62,7 @@ def test_no_silence_is_allowed_for_ever(gaps: list[float]) -> None:
 
 
 def heard_over_a_bad_line(dice: random.Random) -> list[float]:
-    """When answers to pings arrive in an hour of jitter, spikes of one to two seconds, stalls of two, and throttling."""
+    """When answers to pings arrive in an hour of jitter, spikes of up to two seconds, stalls of two, and throttling."""
     arrivals, last, quiet_until = [], 0.0, 0.0
     held_until, spike_until, spike_s = 0.0, 0.0, 0.0
     jitter_s, sent = 0.0, 0.0
@@ -88,7 +88,7 @@ def heard_over_a_bad_line(dice: random.Random) -> list[float]:
 def test_nobody_is_taken_for_dead_in_an_hour_on_a_bad_line(seed: int) -> None:
     it = Suspicion(0.0)
     worst = 0.0
-    for at in heard_over_a_bad_line(random.Random(seed)):
+    for at in heard_over_a_bad_line(random.Random(seed)):  # noqa: S311 - to be repeated
         assert it.judge(at).kind != "suspected", f"after {at:.1f} s"
         worst = max(worst, at - it._heard_s)
         it.heard(at)
