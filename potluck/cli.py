@@ -107,6 +107,9 @@ def demo(devices: str, run_dir: Path | None, json: bool | None) -> int:
 @main.command(short_help="Train the job of a Python file.")
 @click.argument("job")
 @_options(*_FLEET, _PLAN, _PLAN_SECONDS, _TRIES, *_MEASURING)
+@click.option(
+    "--chaos", metavar="SCRIPT", help="Rehearse losses: a TOML file says what befalls whom (docs/survival.md)."
+)
 @click.option("--run-dir", metavar="DIR", help="Where the run is kept.  [default: runs/<time>]")
 @click.option("--resume", is_flag=True, help="Go on with the run in --run-dir, or with the newest one in runs/.")
 @_options(*_JOINING)
@@ -242,6 +245,7 @@ def simulate(job: str, config: Path | None, **flags: Any) -> int:
 @click.option("--speed", metavar="X", help="Emulation: 0.5 computes at half speed.  [default: 1]")
 @click.option("--memory", metavar="SIZE", help="Most memory to use: 512MB.  [default: no limit]")
 @click.option("--hold", metavar="TIME", help="How long to wait for a coordinator that is gone.  [default: 5min]")
+@click.option("--chaos", is_flag=True, default=None, help="Misbehave when a rehearsal (train --chaos) says so.")
 @_PLAIN
 @_CONFIG
 def join(address: str, config: Path | None, **flags: Any) -> int:

@@ -127,6 +127,7 @@ class TrainSettings(Settings):
     profile_dir: Path | None = None
     plan_seconds: float = 2.0
     tries: int = 0
+    chaos: Path | None = None
     json: bool = False
 
     TABLE: ClassVar[str] = "train"
@@ -147,6 +148,7 @@ class TrainSettings(Settings):
         "profile_dir": _path,
         "plan_seconds": lambda value: units.duration_s(_text(value)),
         "tries": _whole(0),
+        "chaos": _path,
         "json": _truth,
     }
 
@@ -175,7 +177,7 @@ class ProfileSettings(TrainSettings):
         **{
             k: reader
             for k, reader in TrainSettings.READERS.items()
-            if k not in ("plan", "run_dir", "plan_seconds", "tries")
+            if k not in ("plan", "run_dir", "plan_seconds", "tries", "chaos")
         },
         "save": _path,
         "load": _path,
@@ -224,6 +226,7 @@ class JoinSettings(Settings):
     speed: float = 1.0
     memory: int = 0  # bytes; 0: not limited
     hold: float = 300.0  # seconds
+    chaos: bool = False
     plain_network: IPv4Network | None = None
 
     TABLE: ClassVar[str] = "join"
@@ -234,6 +237,7 @@ class JoinSettings(Settings):
         "speed": _one_speed,
         "memory": lambda value: units.size_bytes(_text(value)),
         "hold": lambda value: units.duration_s(_text(value)),
+        "chaos": _truth,
         "plain_network": lambda value: plain_network(_text(value)),
     }
 

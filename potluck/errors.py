@@ -1,5 +1,7 @@
 """Errors that say what to do. Exit codes: 1 the run failed, 2 the input was wrong, 3 a device failed."""
 
+OUT_OF_MEMORY = "out of memory"  # in the words of a device that could not go on for that
+
 
 class PotluckError(Exception):
     """A failure with a message fit to be shown as it is, on one line."""

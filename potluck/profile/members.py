@@ -35,3 +35,11 @@ def with_newcomer(profile: Profile, new: DeviceProfile) -> Profile:
                 links[source, target] = LinkProfile(source=source, target=target, measured=False)
     others = tuple(d for d in profile.devices if d.device.name != name)
     return replace(profile, devices=(*others, new), links=tuple(links.values()))
+
+
+def limited(device: DeviceProfile, most_bytes: int | None) -> DeviceProfile:
+    """The device with no more memory than that; None: with what it says it has."""
+    spec = device.device
+    if most_bytes is None or 0 < spec.memory_bytes <= most_bytes:
+        return device
+    return replace(device, device=replace(spec, memory_bytes=most_bytes))

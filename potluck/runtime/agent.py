@@ -46,7 +46,7 @@ from potluck.control.agent import (
     TrainState,
     agent_transition,
 )
-from potluck.errors import Cancelled, DeviceError, LinkError, PotluckError
+from potluck.errors import OUT_OF_MEMORY, Cancelled, DeviceError, LinkError, PotluckError
 from potluck.model.blocks import value_bytes
 from potluck.model.program import ProgramPair, decode
 from potluck.plan.schedule import late_weights, stage_of
@@ -60,6 +60,7 @@ from potluck.runtime.holding import Client, found_again, write_held
 from potluck.runtime.keeper import Keeper, joined, subset
 from potluck.runtime.layout import PlanLayout
 from potluck.runtime.measuring import Surveyor
+from potluck.runtime.misbehaviour import misbehave
 from potluck.runtime.stage import StageRunner, StageState
 from potluck.runtime.state_transfer import receive_state, send_state
 from potluck.runtime.sums import share_sums
@@ -81,6 +82,7 @@ from potluck.wire.messages import (
     Hello,
     Leaving,
     Linked,
+    Misbehave,
     Prepare,
     Ready,
     Stop,
@@ -93,18 +95,18 @@ _JOIN_TIMEOUT_S = 20.0
 
 def run_agent(
     address: str, spec: DeviceSpec, bind: str, say: Callable[[str], None] = lambda text: None, hold_s: float = 0.0,
-    failpoint: Callable[[str], None] = lambda order: None,
+    chaos: bool = False, failpoint: Callable[[str], None] = lambda order: None,
 ) -> int:  # fmt: skip
     """Serves one run as a device and says how it goes; returns the exit code.
 
-    When the coordinator is gone, what the device holds is kept for `hold_s` seconds in case it comes back. Tests give a
-    `failpoint`: it is told the name of every order right before it is obeyed.
+    When the coordinator is gone, what the device holds is kept for `hold_s` seconds in case it comes back. With `chaos`
+    it misbehaves when it is told to. Tests give a `failpoint`: it is told every order's name before it is obeyed.
     """
     sys.setswitchinterval(0.001)  # let the link's thread in quickly while this one computes
     device = settle(spec)
     warm_up(device)
     client: Client = ControlClient(address, FromCoordinator, timeout_s=_JOIN_TIMEOUT_S)
-    agent = Agent(client, spec, device, bind, say, hold_s, failpoint)
+    agent = Agent(client, spec, device, bind, say, hold_s, chaos, failpoint)
     try:
         with _leaves_when_asked(agent, say):
             return agent.serve()
@@ -144,10 +146,11 @@ class Agent:
 
     def __init__(
         self, client: Client, spec: DeviceSpec, device: torch.device, bind: str, say: Callable[[str], None],
-        hold_s: float = 0.0, failpoint: Callable[[str], None] = lambda order: None,
+        hold_s: float = 0.0, chaos: bool = False, failpoint: Callable[[str], None] = lambda order: None,
     ) -> None:  # fmt: skip
         self._client, self._spec, self._device, self._bind, self._say = client, spec, device, bind, say
-        self._hold_s, self._failpoint = hold_s, failpoint
+        self._hold_s, self._chaos, self._failpoint = hold_s, chaos, failpoint
+        self._throttle = Throttle(spec.speed)
         self._lock = threading.RLock()
         self._state = AgentState(me=spec.name, patient=hold_s > 0)
         self._work: queue.Queue[AgentOrder | Welcome] = queue.Queue()
@@ -180,10 +183,13 @@ class Agent:
             self._fail(error)
             return error.exit_code
         except MemoryError as error:
-            self._fail(DeviceError(f"out of memory on {self._spec.name} ({error}); give it less"))
+            self._fail(DeviceError(f"{OUT_OF_MEMORY} on {self._spec.name} ({error}); give it less"))
             return 3
         except Exception as error:
             traceback.print_exc()
+            if isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error):
+                self._fail(DeviceError(f"{OUT_OF_MEMORY} on {self._spec.name} ({_one_line(error)}); give it less"))
+                return 3
             self._fail(DeviceError(_one_line(error)))
             return 3
 
@@ -192,7 +198,7 @@ class Agent:
         return Hello(
             protocol=PROTOCOL, version=__version__, torch_version=str(torch.__version__), device=self._spec,
             host=host_words(self._spec.kind), proof=os.environ.get(PROOF_VARIABLE, ""),
-            holds=force.run if force is not None and self._state.inventory else "",
+            holds=force.run if force is not None and self._state.inventory else "", chaos=self._chaos,
         )  # fmt: skip
 
     def leave(self) -> None:
@@ -223,6 +229,10 @@ class Agent:
                     return
             elif isinstance(event.message, Welcome):
                 self._work.put(event.message)
+            elif isinstance(event.message, Misbehave):
+                if self._chaos:
+                    self._say(f"told to {event.message.do}, for a rehearsal")
+                    misbehave(event.message, self._throttle.slow_down, self.leave)
             else:
                 self._tell(event.message)
                 if isinstance(event.message, Stop):
@@ -369,7 +379,7 @@ class Agent:
             committer = AskCoordinator(self._tell_ready, self._verdicts, self._timeout_s)
         site = Site(me, index, order.plan, layout, stage, link, self._timeout_s)
         sums = share_sums(order.plan, users, sizes, layout.running_statistics())
-        return Executor(site, sums, committer, Throttle(self._spec.speed))
+        return Executor(site, sums, committer, self._throttle)
 
     def _tell_ready(self, ready: Ready | Committed) -> None:
         self._tell(Reports(ready=ready))

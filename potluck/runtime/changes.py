@@ -7,25 +7,32 @@ from __future__ import annotations
 
 from concurrent.futures import Future, ThreadPoolExecutor
 
+from msgspec.structs import replace
+
 from potluck.control.cluster_words import ChangeKind, Wanted
 from potluck.control.drift import Drift
-from potluck.errors import PlanError
+from potluck.errors import OUT_OF_MEMORY, PlanError
 from potluck.plan.events import simulate
 from potluck.plan.groups import shareable
+from potluck.plan.memory import peak_bytes
 from potluck.plan.refine import at_pace, busy_s
 from potluck.plan.search import find_plan
-from potluck.profile.members import of_devices, with_newcomer
+from potluck.plan.tables import Tables
+from potluck.profile.members import limited, of_devices, with_newcomer
 from potluck.runtime.live_fleet import LiveFleet
 from potluck.runtime.options import Options
 from potluck.runtime.prepare import PreparedJob
 from potluck.runtime.profiling import as_measured, measure_order, offer_samples
 from potluck.types import Plan, Profile, RoundRecord
-from potluck.units import milliseconds
+from potluck.units import milliseconds, size_text
 from potluck.wire.messages import Leaving, Linked, Measured
 
 _MEASURE_S = 5.0  # at most, that a newcomer measures the model
 _WORTH = 0.05  # of a round's time, at least: below, predictions cannot tell plans apart
 _SWITCH_S = 2.0  # what a change of plans costs beside what moves
+_FULL = 0.8  # of its memory that a plan gives a device: if it just ends then, that may be why
+_LESS = 0.9  # of what it had to hold then
+_ENDED = "is gone (the connection"  # rather than silent
 
 
 class Changes:
@@ -40,6 +47,7 @@ class Changes:
         self._slow: tuple[str, ...] = ()  # devices whose pace has changed, if that is why a plan is looked for
         self._leaving: list[str] = []
         self._samples: str | None = None
+        self._budgets: dict[str, int] = {}  # of devices that ran out of memory: less than they had to hold then
         self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="potluck-planning")
         self._search: Future[Plan | None] | None = None
 
@@ -70,9 +78,26 @@ class Changes:
         elif isinstance(message, Measured) and message.profile is not None and self.profile is not None:
             hello = self._live.roster.hellos[device]
             new = as_measured(self._prepared, message.profile, hello.host, message)
-            self.profile = with_newcomer(self.profile, new)
+            self.profile = with_newcomer(self.profile, limited(new, self._budgets.get(device)))
             self._say(f"{device} is measured; looking for a plan with it")
             self.look_for_better()
+
+    def lost(self, device: str, why: str) -> None:
+        """A device of the plan in force is lost; one that ran out of memory will be given less, should it come back."""
+        profile, plan = self.profile, self.force
+        if profile is None or plan is None or device not in plan.devices:
+            return
+        known = next((d for d in profile.devices if d.device.name == device), None)
+        if known is None:
+            return
+        use = peak_bytes(plan, self._prepared.facts, tables=Tables(profile))[device]
+        need = use.total + known.idle_bytes
+        limit = known.device.memory_bytes
+        if OUT_OF_MEMORY in why or (0 < limit < need / _FULL and _ENDED in why):
+            self._budgets[device] = int(_LESS * need)
+            here = (limited(d, self._budgets.get(d.device.name)) for d in profile.devices)
+            self.profile = replace(profile, devices=tuple(here))
+            self._say(f"{device} ran out of memory: it is given no more than {size_text(self._budgets[device])} again")
 
     def _welcome(self, device: str) -> None:
         if self.profile is None:

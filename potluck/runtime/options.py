@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from potluck.control.chaos import Fault
 from potluck.runtime.session import Watcher
 from potluck.types import Plan
 
@@ -27,6 +28,7 @@ class Options:
     plan_s: float = 2.0  # seconds to look for a plan
     tries: int = 0  # plans that are tried for a few rounds before the fastest is taken; 0: none
     first_copy_s: float = 10.0  # training before states are first copied, for when a device is lost
+    chaos: Sequence[Fault] = ()  # a rehearsal: what befalls whom
     watchers: Sequence[Watcher] = ()
     progress: Callable[[str], None] = field(default=lambda text: None)
     listening: Callable[[str], None] = field(default=lambda address: None)  # told where devices may join

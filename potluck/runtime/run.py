@@ -15,6 +15,7 @@ from potluck.model.program import encode
 from potluck.recover.checkpoint import load, newest
 from potluck.recover.copies import copy_rates
 from potluck.runtime.changes import Changes
+from potluck.runtime.chaos import Rehearsal
 from potluck.runtime.coordinator import Coordinator
 from potluck.runtime.layout import PlanLayout
 from potluck.runtime.live_fleet import LiveFleet
@@ -58,6 +59,9 @@ def run_on(
     """
     for device in sorted(set(live.roster.specs) - set(plan.devices)):
         options.progress(f"{device} is not in the plan and stays idle")
+    rehearsal = Rehearsal(live.roster, options.chaos) if options.chaos else None
+    if rehearsal is not None:
+        options = replace(options, watchers=[*options.watchers, rehearsal])
     changes = Changes(live, prepared, profile, options)
     session = replace(
         _session(live, prepared, plan, options, reason, held=before is not None), heard=changes.heard,
@@ -77,6 +81,8 @@ def run_on(
         live.roster.closed = True
         changes.close()
         session.folder.close()
+    if rehearsal is not None:
+        options.progress(f"how each fault was survived: {rehearsal.write(session.folder.path)}")
     return _result(session, coordinator, ended, model_path, predicted_s)
 
 

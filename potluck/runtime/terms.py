@@ -139,6 +139,8 @@ class Terms:
 
     def tell(self, event: Event) -> list[Order]:
         """Something happens. What is to be done is done, but for what only who trains can do, which is returned."""
+        if isinstance(event, Lost):
+            self._changes.lost(event.device, event.why)
         self.state, orders = transition(self.state, event, self.blueprint)
         return self._obey_all(orders)
 

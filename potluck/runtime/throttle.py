@@ -9,8 +9,13 @@ class Throttle:
     """A context around compute. Counts busy seconds, and at speed 0.5 makes work take twice its CPU time."""
 
     def __init__(self, speed: float = 1.0) -> None:
-        self._stretch = 1.0 / speed - 1.0
+        self._speed = speed
+        self.slow_down(1.0)
         self.busy_s = 0.0
+
+    def slow_down(self, factor: float) -> None:
+        """So many times as slow as the speed says, from now on."""
+        self._stretch = factor / self._speed - 1.0
 
     def __enter__(self) -> None:
         self._started = time.monotonic()

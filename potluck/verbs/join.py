@@ -47,8 +47,9 @@ def join(address: str, settings: JoinSettings) -> int:
 
     with traceback_kept():
         # One that the coordinator started itself ends with it.
-        hold_s = 0.0 if PROOF_VARIABLE in os.environ else settings.hold
-        code = run_agent(f"{there}:{port}", spec, str(here), say, hold_s)
+        own = PROOF_VARIABLE in os.environ
+        hold_s = 0.0 if own else settings.hold
+        code = run_agent(f"{there}:{port}", spec, str(here), say, hold_s, chaos=own or settings.chaos)
     return InputError.exit_code if code == EXIT_OVER and was_refused(spec.name, said) else code
 
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import click
 
 from potluck.config import TrainSettings
+from potluck.control.chaos import read_script
 from potluck.display.view import evaluation_text
 from potluck.errors import InputError
 from potluck.job import load_job
@@ -35,6 +36,7 @@ def train(job_file: str, settings: TrainSettings, *, resume: bool) -> int:
         if settings.tries and settings.plan is not None:
             raise InputError("--tries looks for a plan, and --plan gives one; leave one of them out")
         plan = read_plan(settings.plan) if settings.plan is not None else None
+        chaos = read_script(settings.chaos) if settings.chaos is not None else ()
         run_dir = newest_run() if resume and settings.run_dir is None else settings.run_dir
         check_run_dir(run_dir or RUNS / "new", resume=resume)
     if settings.plain_network is not None:
@@ -53,7 +55,7 @@ def train(job_file: str, settings: TrainSettings, *, resume: bool) -> int:
             joined=settings.devices, join_timeout_s=settings.timeout, timeout_s=settings.timeout,
             profile_s=settings.profile_seconds, plan_s=settings.plan_seconds, tries=settings.tries,
             profile_dir=settings.profile_dir or default_dir(os.environ),
-            listening=invitation(settings, it.display.announce),
+            listening=invitation(settings, it.display.announce), chaos=chaos,
         )  # fmt: skip
         result = train_job(job, fleet, options)
     report(result, time.monotonic() - started, as_json=settings.json, crowded=crowding(fleet))

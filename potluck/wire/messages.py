@@ -28,6 +28,7 @@ class Hello(Message, frozen=True, kw_only=True, tag="hello"):
     host: str = ""  # the machine, in words: a profile holds for it alone
     proof: str = ""  # the word a device was started with, so that no other takes its place
     holds: str = ""  # the run of which I hold something, as I come back
+    chaos: bool = False  # my owner agrees that I am told to misbehave
 
 
 class Echo(Message, frozen=True, kw_only=True, tag="echo"):
@@ -238,6 +239,14 @@ class Evaluate(Message, frozen=True, kw_only=True, tag="evaluate"):
     sizes: tuple[int, ...]
 
 
+class Misbehave(Message, frozen=True, kw_only=True, tag="misbehave"):
+    """For a rehearsal: do this to yourself, if your owner agreed."""
+
+    do: str
+    seconds: float
+    factor: float
+
+
 FINISHED = "finished"
 HANDED_OVER = "the others have taken over"
 
@@ -257,4 +266,6 @@ FromAgent = (
     Echo | MeasureProgress | Measured | Probed | Hello | Linked | Prepared | Ready | Committed | Interrupted | Holding
     | Stored | Leaving | Failed
 )  # fmt: skip
-FromCoordinator = Echo | Measure | Meet | Probe | Welcome | Prepare | Begin | Verdict | Evaluate | Abandon | Stop
+FromCoordinator = (
+    Echo | Measure | Meet | Probe | Welcome | Prepare | Begin | Verdict | Evaluate | Abandon | Misbehave | Stop
+)  # fmt: skip

@@ -18,6 +18,7 @@ import torch
 from benchmarks.zoo import core_cases
 from benchmarks.zoo_jobs import case_job, cut, devices, grouped
 from potluck.control.audit import audit
+from potluck.control.chaos import Fault
 from potluck.errors import DeviceError, PotluckError
 from potluck.metrics.records import RECORDS, IncidentRecord, PlanAdopted, read
 from potluck.plan.search import find_plan
@@ -334,3 +335,18 @@ def work_of(device: str, plan: Plan) -> float:
     """Blocks times micro-batches that a device does in a round."""
     shares = [(s.blocks[1] - s.blocks[0], m) for s in plan.stages for m in s.group if m.device == device]
     return sum(blocks * member.share for blocks, member in shares)
+
+
+def test_a_rehearsal_happens_and_is_reported(undisturbed: dict[str, torch.Tensor], tmp_path: Path) -> None:
+    prepared = job(hard=True)
+    plan = cut(prepared.facts, 3)
+    faults = (Fault(device="d0", do="slow", after_round=1), Fault(device="d2", do="kill", after_round=3))
+    with LiveFleet(Fleet(devices=devices(3)), Options(timeout_s=PATIENT)) as live:
+        options = Options(run_dir=tmp_path / "run", timeout_s=PATIENT, first_copy_s=0.0, chaos=faults)
+        result = run_on(live, prepared, plan, options)
+    assert_nothing_lost(tmp_path / "run", result)
+    found = state(tmp_path / "run")
+    assert [n for n in undisturbed if not torch.equal(found[n], undisturbed[n])] == []
+    text = (tmp_path / "run" / "chaos.md").read_text()
+    assert "| kill d2 | 3 | 0." in text
+    assert "goes on without d2" in text

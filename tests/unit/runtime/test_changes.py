@@ -5,8 +5,12 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any, cast
 
+from msgspec.structs import replace
+
 from potluck.plan.baselines import PLANNERS
 from potluck.plan.events import simulate
+from potluck.plan.memory import fits, peak_bytes
+from potluck.plan.tables import Tables
 from potluck.runtime.changes import Changes
 from potluck.runtime.options import Options
 from potluck.types import Profile, RoundRecord
@@ -126,3 +130,35 @@ def test_a_plan_with_somebody_who_has_gone_is_not_adopted() -> None:
 def _blocks(device: str, plan: Any) -> int:
     held = [s.blocks for s in plan.stages if device in [m.device for m in s.group]]
     return sum(end - first for first, end in held)
+
+
+def test_one_that_ran_out_of_memory_is_given_less_when_it_comes_back() -> None:
+    profile = a_profile(1, FACTS, [1.0, 0.5])
+    plan = PLANNERS["1f1b"](FACTS, profile, *SIZE)
+    it, _, said = changes(profile, "d0", "d1")
+    it.adopted(plan)
+    it.lost("d1", "device d1 is gone (the connection closed)")
+    assert it.profile is profile  # it may have had any reason
+    it.lost("d1", "device d1: out of memory on d1 (…); give it less")
+    tables = Tables(profile)
+    needed = peak_bytes(plan, FACTS, tables=tables)["d1"].total
+    assert it.profile is not None
+    assert not fits(plan, FACTS, Tables(it.profile))
+    [less] = [d.device.memory_bytes for d in it.profile.devices if d.device.name == "d1"]
+    assert 0 < less < needed + profile.devices[1].idle_bytes
+    assert "d1 ran out of memory" in said[-1]
+
+
+def test_one_that_just_ends_where_memory_was_tight_is_given_less_too() -> None:
+    profile = a_profile(1, FACTS, [1.0, 0.5])
+    plan = PLANNERS["1f1b"](FACTS, profile, *SIZE)
+    need = peak_bytes(plan, FACTS, tables=Tables(profile))["d1"].total + profile.devices[1].idle_bytes
+    for room, tight in ((1.1, True), (2.0, False)):
+        spec = replace(profile.devices[1].device, memory_bytes=int(need * room))
+        small = replace(profile, devices=(profile.devices[0], replace(profile.devices[1], device=spec)))
+        it, _, _ = changes(small, "d0", "d1")
+        it.adopted(plan)
+        it.lost("d1", "device d1 is gone (nothing was heard from it for 2.8 s)")
+        assert it.profile is small  # silence has other reasons
+        it.lost("d1", "device d1 is gone (the connection closed)")
+        assert (it.profile is not small) == tight

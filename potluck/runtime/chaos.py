@@ -1,0 +1,76 @@
+"""A rehearsal: devices are told to misbehave, and a report says how each fault was survived."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from potluck.control.chaos import Fault, check_devices
+from potluck.metrics.records import RECORDS, IncidentRecord, Record, read
+from potluck.runtime.roster import Roster
+from potluck.types import RoundRecord
+from potluck.units import size_text
+from potluck.wire.messages import Misbehave
+
+REPORT = "chaos.md"
+_LATEST_S = 30.0  # after which an incident is not the fault's any more
+
+
+class Rehearsal:
+    """A watcher of a run that lets faults happen after their rounds."""
+
+    def __init__(self, roster: Roster, faults: Sequence[Fault]) -> None:
+        willing = [name for name, hello in roster.hellos.items() if hello.chaos]
+        check_devices(faults, roster.specs, willing)
+        self._roster, self._left = roster, list(faults)
+        self._started_s = time.monotonic()
+        self.happened: list[tuple[float, Fault]] = []  # seconds since the run started
+
+    def record(self, record: Record) -> None:
+        """Called with every record."""
+        if not isinstance(record, RoundRecord):
+            return
+        while self._left and record.round >= self._left[0].after_round:
+            fault = self._left.pop(0)
+            if fault.device in self._roster.specs:
+                self.happened.append((time.monotonic() - self._started_s, fault))
+                order = Misbehave(do=fault.do, seconds=fault.seconds, factor=fault.factor)
+                self._roster.send(fault.device, order)
+
+    def lanes(self, round: int, busy: dict[str, float]) -> None:
+        """Nothing to do."""
+
+    def write(self, run_dir: Path) -> Path:
+        """Writes the report into the run's folder."""
+        incidents = [r for r in read(run_dir / RECORDS) if isinstance(r, IncidentRecord)]
+        path = run_dir / REPORT
+        path.write_text(report(self.happened, self._left, incidents))
+        return path
+
+
+def report(happened: Sequence[tuple[float, Fault]], left: Sequence[Fault], incidents: Sequence[IncidentRecord]) -> str:
+    """What befell whom and how it was survived, as a table."""
+    lines = [
+        "# Rehearsal", "",
+        "| fault | after round | noticed after | all ready after | rounds trained again | moved | what was done |",
+        "| --- | --- | --- | --- | --- | --- | --- |",
+    ]  # fmt: skip
+    unused = list(incidents)
+    for at_s, fault in happened:
+        found = next((i for i in unused if i.device == fault.device and -1 <= i.at_s - at_s <= _LATEST_S), None)
+        words = [f"{fault.do} {fault.device}", str(fault.after_round)]
+        if found is None:
+            words += ["no incident", "", "", "", ""]
+        else:
+            unused.remove(found)
+            ready = "" if found.recovery_s is None else f"{found.recovery_s:.2f} s"
+            words += [
+                f"{max(0.0, found.at_s - at_s):.2f} s", ready, str(found.replayed_rounds),
+                size_text(found.moved_bytes), found.action,
+            ]  # fmt: skip
+        lines.append(f"| {' | '.join(words)} |")
+    lines += [f"| {fault.do} {fault.device} | {fault.after_round} | never happened | | | | |" for fault in left]
+    if unused:
+        lines += ["", "Beside these:", "", *(f"- {i.what}: {i.action}" for i in unused)]
+    return "\n".join([*lines, ""])
