@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import zlib
 from collections.abc import Iterator, Sequence
 
 import msgspec
@@ -24,6 +25,7 @@ _Named = tuple[str, str, torch.Tensor]  # part of the state, name, tensor
 class _Chunk(msgspec.Struct, frozen=True, array_like=True):
     names: tuple[tuple[str, str], ...]  # (part of the state, name)
     sizes: tuple[int, ...]  # bytes of each of the tensors' buffers
+    digest: int  # CRC-32 of all of them
     last: bool
 
 
@@ -48,7 +50,8 @@ def send_state(
     for place, chunk in enumerate(chunks):
         heads, *buffers = pack([t if fixed else t.detach().clone() for _, _, t in chunk])
         views = [memoryview(b).cast("B") for b in buffers]
-        head = _Chunk(tuple((p, n) for p, n, _ in chunk), tuple(len(v) for v in views), place == len(chunks) - 1)
+        names, sizes = tuple((p, n) for p, n, _ in chunk), tuple(len(v) for v in views)
+        head = _Chunk(names, sizes, _digest(views), place == len(chunks) - 1)
         messages: list[Sequence[Buffer]] = [[msgspec.msgpack.encode(head), heads], *_pieces(views, piece_bytes)]
         for message in messages:
             link.send(peer, state_tag(round, held, number), message, timeout_s, term)
@@ -82,12 +85,22 @@ def receive_state(
                 if not len(rest[0]):
                     del rest[0]
             number += 1
+        if _digest(buffers) != head.digest:
+            raise LinkError(f"the state that arrived from {peer} is not what was sent; the link is broken")
         for (part, name), tensor in zip(head.names, unpack([heads, *buffers], torch.device("cpu")), strict=True):
             if tensor is None or part not in found:
                 raise LinkError(f"damaged state arrived from {peer}; the link is broken")
             found[part][name] = tensor
         last = head.last
     return StageState(**found)
+
+
+def _digest(buffers: Sequence[memoryview]) -> int:
+    """Against what goes wrong by chance; encryption is against what goes wrong on purpose."""
+    found = 0
+    for buffer in buffers:
+        found = zlib.crc32(buffer, found)
+    return found
 
 
 def _chunks(state: StageState) -> Iterator[list[_Named]]:

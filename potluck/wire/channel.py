@@ -157,12 +157,13 @@ class Conversation(Generic[In]):
         decoder: msgspec.json.Decoder[In],
         deliver: Callable[[In, int], None],  # a message and its length
         silence_s: float,
+        looks_per_ping: int = 1,  # more of them notice a silence sooner
     ) -> None:
         self._socket = socket
         self._decoder = decoder
         self._deliver = deliver
         self._loop = asyncio.get_running_loop()
-        self._ping_s = min(PING_S, silence_s / PINGS_PER_SILENCE)
+        self._ping_s, self._looks = min(PING_S, silence_s / PINGS_PER_SILENCE), looks_per_ping
         self.watch_by(FixedWatch(silence_s))
         self._ended: asyncio.Future[str] = self._loop.create_future()
         self._outbox: asyncio.Queue[bytes] = asyncio.Queue()
@@ -243,18 +244,18 @@ class Conversation(Generic[In]):
             self._pending_bytes -= len(data)
 
     async def _watch(self) -> str:
-        look_s = self._ping_s / LOOKS_PER_PING
+        look_s = self._ping_s / self._looks
         before, looks = self._loop.time(), 0
         while True:
             await asyncio.sleep(look_s)
             now = self._loop.time()
-            if now - before > self._ping_s:
+            if now - before > 2 * self._ping_s:
                 self._watch_of.forgive(now)  # this side was held up itself: what came meanwhile is still to be read
             before = now
             why = self._watch_of.gone(now)
             if why is not None:
                 return why
             looks += 1
-            if looks % LOOKS_PER_PING == 0:
+            if looks % self._looks == 0:
                 with contextlib.suppress(TimeoutError, ConnectionError):
                     await asyncio.wait_for(self._socket.ping(), self._ping_s)

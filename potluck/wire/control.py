@@ -18,6 +18,7 @@ from aiohttp import web
 from potluck.errors import DeviceError, InputError
 from potluck.wire.channel import (
     CLOSE_S,
+    LOOKS_PER_PING,
     MAX_MESSAGE_BYTES,
     MAX_STRANGERS,
     PATIENT_S,
@@ -135,7 +136,11 @@ class ControlServer(Generic[In, Out]):
         await socket.prepare(request)
         peer_id = next(self._numbers)
         conversation = Conversation(
-            socket, self._decoder, lambda message, size: self._hear(peer_id, message, size), self._silence_s
+            socket,
+            self._decoder,
+            lambda message, size: self._hear(peer_id, message, size),
+            self._silence_s,
+            LOOKS_PER_PING,
         )
         self._strangers[peer_id] = Stranger()
         self._conversations[peer_id] = conversation

@@ -51,7 +51,10 @@ def test_a_file_may_use_lists_tables_and_numbers(tmp_path):
     ("text", "expected"),
     [
         ("[train]\nbandwith = '1Mbit'", "train.bandwith: unknown key; did you mean bandwidth?"),
-        ("[train]\nelephants = 3", "train.elephants: unknown key; give one of bandwidth, carrier, devices, json, "),
+        (
+            "[train]\nelephants = 3",
+            "train.elephants: unknown key; give one of bandwidth, carrier, chaos, devices, json, ",
+        ),
         ("[trian]\nlocal = '1'", "[trian]: unknown table; did you mean train?"),
         ("[zoo]\nlocal = '1'", "[zoo]: unknown table; give one of join, plan, profile, train"),
         ("bandwidth = '1Mbit'", "bandwidth: a key outside any table"),
