@@ -182,3 +182,12 @@ def _tagged(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_tagged(item) for item in value]
     return value
+
+
+def has_ended(path: Path) -> bool:
+    """Whether the last thing in a file of records is how the run ended."""
+    try:
+        last = path.read_bytes().rstrip(b"\n").rpartition(b"\n")[2]
+        return bool(msgspec.json.decode(last, type=dict).get("type") == "run_ended")
+    except (OSError, msgspec.MsgspecError):
+        return False

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import hmac
 import queue
+import sys
 import time
 from collections.abc import Callable, Iterable
 
@@ -70,7 +71,7 @@ class Roster:
     def gather_back(self, names: Iterable[str], run: str, timeout_s: float, progress: Callable[[str], None]) -> bool:
         """Waits until the devices of a run that was interrupted are back, or the time is up; whether one holds it."""
         wanted = set(names)
-        self._room, self._expected, self._gathering = max(self._room, len(wanted)), None, progress
+        self._room, self._expected, self._gathering = sys.maxsize, None, progress
         deadline = time.monotonic() + timeout_s
         with contextlib.suppress(Overdue):
             while not wanted <= set(self.links):
@@ -79,7 +80,7 @@ class Roster:
                 if isinstance(message, Linked):
                     held = " and has held its state" if self.hellos[device].holds == run else ""
                     progress(f"{device} is back{held}" if device in wanted else f"{device} joined")
-        self._gathering = None
+        self._gathering, self._room = None, len(self._numbers)
         return any(hello.holds == run for hello in self.hellos.values())
 
     def send(self, device: str, message: FromCoordinator) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from potluck.errors import InputError
 from potluck.job import Job
+from potluck.metrics.records import RECORDS, has_ended
 from potluck.plan.baselines import even_plan
 from potluck.plan.memory import SpanBytes, stage_bytes
 from potluck.plan.validate import read_plan, validate
@@ -65,8 +66,8 @@ def terms_before(options: Options) -> dict[int, Plan]:
 
 
 def interrupted(options: Options, before: Mapping[int, Plan]) -> Interrupted | None:
-    """Whom to wait for, as they may have held on to the run."""
-    if not before or options.run_dir is None:
+    """Whom to wait for, as they may have held on to the run. After one that ended in order, nobody has."""
+    if not before or options.run_dir is None or has_ended(options.run_dir / RECORDS):
         return None
     return Interrupted(known_run(options.run_dir), before[max(before)].devices)
 

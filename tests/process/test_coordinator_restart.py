@@ -32,7 +32,7 @@ model = torch.nn.Sequential(*[m for _ in range(4) for m in (torch.nn.Linear(32, 
 data = (torch.randn(256, 32), torch.randn(256, 32))
 job = Job(
     model=model, loss=torch.nn.functional.mse_loss, optimizer=AdamW(lr=1e-3), data=data, batch_size=16,
-    micro_batch_size=4, rounds=ROUNDS, seed=5, checkpoint_every=1000,
+    micro_batch_size=4, rounds=ROUNDS, seed=5, checkpoint_every=SAVE,
 )
 """
 
@@ -53,10 +53,10 @@ def until(condition: Callable[[], bool], what: str) -> None:
 class Site:
     """A folder, a port, and the processes of one run."""
 
-    def __init__(self, folder: Path, rounds: int) -> None:
+    def __init__(self, folder: Path, rounds: int, save: int) -> None:
         self.folder, self.run, self.port = folder, folder / "run", free_port()
         self.processes: list[subprocess.Popen[bytes]] = []
-        (folder / "job.py").write_text(JOB.replace("ROUNDS", str(rounds)))
+        (folder / "job.py").write_text(JOB.replace("ROUNDS", str(rounds)).replace("SAVE", str(save)))
         plan = {
             "micro_batch_size": 4, "micro_batches": 4,
             "stages": [
@@ -92,9 +92,9 @@ class Site:
 
 
 @contextlib.contextmanager
-def site(folder: Path, rounds: int) -> Iterator[Site]:
+def site(folder: Path, rounds: int, save: int = 1000) -> Iterator[Site]:
     folder.mkdir(parents=True, exist_ok=True)
-    it = Site(folder, rounds)
+    it = Site(folder, rounds, save)
     try:
         yield it
     except AssertionError as error:
@@ -168,3 +168,20 @@ def test_a_coordinator_that_stays_away_finds_what_was_held_in_files(tmp_path: Pa
             [folder] = it.folder.glob(f"held-by-{name}-*")
             [live] = [p for p in folder.iterdir() if "copy" not in p.name]
             assert any(key.startswith("optimizer:") for key in parse(live.read_bytes(), str(live)))
+
+
+@pytest.mark.full
+def test_after_a_power_cut_it_goes_on_from_the_last_checkpoint(
+    undisturbed: dict[str, torch.Tensor], tmp_path: Path
+) -> None:
+    with site(tmp_path, 400, save=10) as it:
+        everybody = [it.train(), it.join("a"), it.join("b")]
+        until(lambda: it.committed >= 25, "training")
+        for process in everybody:
+            process.send_signal(signal.SIGKILL)
+            process.wait(PATIENT_S)
+        train, *_ = it.train("--resume"), it.join("a"), it.join("b")
+        assert train.wait(PATIENT_S) == 0
+        found = state(it.run)
+        assert [n for n in undisturbed if not torch.equal(found[n], undisturbed[n])] == []
+        assert audit(it.run).finished
