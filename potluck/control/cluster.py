@@ -215,7 +215,7 @@ def _give_up(state: ClusterState, why: str, blueprint: Blueprint) -> Step:
 def _holds(state: ClusterState, event: Holds, blueprint: Blueprint) -> Step:
     if state.phase != "asking" or event.term != state.term or event.device not in state.waiting:
         return state, []
-    states = tuple(h for h in event.states if h.term in state.plans)
+    states = tuple(h for h in event.states if h.term in state.plans and 0 <= h.stage < len(state.plans[h.term].stages))
     holdings = {**state.holdings, event.device: states}
     return _all_said(replace(state, holdings=holdings, waiting=_without(state.waiting, event.device)), blueprint)
 
