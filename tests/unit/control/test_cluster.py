@@ -97,6 +97,14 @@ def test_a_lost_stage_comes_from_its_copy_and_the_others_go_back_with_it() -> No
     assert COORDINATOR not in {move.source for move in prepare.moves}
 
 
+def test_a_state_of_a_stage_that_never_was_is_nobodys() -> None:
+    state, _ = after(*PREPARED, Lost(device="a", why="gone"), holds("c", 0))
+    odd = Holds(device="b", term=1, states=(Held(term=1, stage=9, round=0), Held(term=1, stage=-1, round=0)))
+    state, [order] = transition(state, odd, MODEL)
+    assert isinstance(order, ComputePlan)
+    assert order.held["b"] == ()
+
+
 def test_without_a_copy_everything_comes_from_the_coordinator() -> None:
     state, _ = after(*PREPARED, Saved(round=0))
     state = _committed(state, 3)
