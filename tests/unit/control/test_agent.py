@@ -45,7 +45,8 @@ def begin(round: int, *, copy: bool = False, point: int = 0) -> Begin:
 
 
 def after(*events: AgentEvent, state: AgentState | None = None) -> tuple[AgentState, list[AgentOrder]]:
-    state, orders = state or AgentState(me="b"), []
+    state = state or AgentState(me="b")
+    orders: list[AgentOrder] = []
     for event in events:
         state, orders = agent_transition(state, event)
     return state, orders

@@ -130,7 +130,8 @@ def test_who_comes_back_to_a_coordinator_goes_on_where_it_was() -> None:
 
 def _committed(state: ClusterState, rounds: int) -> ClusterState:
     for round in range(state.committed, rounds):
-        for event in (Began(round=round), *(IsReady(device=n, round=round) for n in NAMES), Written(round=round)):
+        ready: list[Event] = [IsReady(device=name, round=round) for name in NAMES]
+        for event in (Began(round=round), *ready, Written(round=round)):
             state, _ = transition(state, event, MODEL)
     assert state.committed == rounds
     return state
