@@ -1,6 +1,5 @@
 """The command line with real processes: what it promises, and that it leaves nothing behind."""
 
-import contextlib
 import json
 import os
 import shlex
@@ -10,85 +9,16 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from pathlib import Path
 
-import psutil
 import pytest
 
-ROOT = Path(__file__).parents[2]
-DEADLINE_S = 90.0
-
-JOB = """
-import potluck, torch
-from torch import nn
-from potluck.datasets.digits import digits
-images, labels, _, _ = (torch.from_numpy(a) for a in digits())
-job = potluck.Job(
-    model=lambda: nn.Sequential(nn.Flatten(), nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 10)),
-    loss=nn.functional.cross_entropy, optimizer=potluck.SGD(lr=0.1), data=(images, labels), batch_size=50,
-    rounds=ROUNDS,
-)
-"""
-
-
-class Potluck:
-    """Starts potluck in a folder of its own, with a mark by which its whole family is found again."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.mark = f"potluck-test-{os.getpid()}-{folder.name}"
-        self.environment = {
-            **{k: v for k, v in os.environ.items() if not k.startswith("POTLUCK_")},
-            "PYTHONPATH": str(ROOT),
-            "OMP_NUM_THREADS": "1",
-            "TEST_MARK": self.mark,
-        }
-
-    def start(self, *arguments: str) -> subprocess.Popen[str]:
-        return subprocess.Popen(
-            [sys.executable, "-m", "potluck", *arguments],
-            cwd=self.folder, env=self.environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        )  # fmt: skip
-
-    def run(self, *arguments: str) -> tuple[int, str, str]:
-        """Exit code, standard output, standard error."""
-        process = self.start(*arguments)
-        out, err = process.communicate(timeout=DEADLINE_S)
-        return process.returncode, out, err
-
-    def alive(self) -> list[psutil.Process]:
-        """Processes started by us, directly or not, that have not ended."""
-        found = []
-        for process in psutil.process_iter():
-            with contextlib.suppress(psutil.Error):
-                if process.environ().get("TEST_MARK") == self.mark and process.status() != psutil.STATUS_ZOMBIE:
-                    found.append(process)
-        return found
-
-    def job(self, rounds: int) -> str:
-        (self.folder / "job.py").write_text(JOB.replace("ROUNDS", str(rounds)))
-        return "job.py"
+from tests.process.command_line import DEADLINE_S, Potluck, wait_for_line
 
 
 @pytest.fixture
 def potluck(tmp_path) -> Iterator[Potluck]:
-    it = Potluck(tmp_path)
-    yield it
-    left = it.alive()
-    for process in left:
-        process.kill()
-    assert not left, "processes were left behind"
-
-
-def _wait_for_line(process: subprocess.Popen[str], start: str) -> list[str]:
-    """Reads standard error up to a line that starts like this; the process's own deadlines end the wait."""
-    assert process.stderr is not None
-    seen = []
-    for line in process.stderr:
-        seen.append(line)
-        if line.startswith(start):
-            return seen
-    raise AssertionError(f"it ended without a line {start!r}: {seen}")
+    with Potluck(tmp_path) as it:
+        yield it
 
 
 def test_help_is_quick_because_nothing_heavy_is_imported(potluck):
@@ -115,7 +45,7 @@ def test_the_demo_reads_digits_and_loses_no_sample(potluck):
 def test_ctrl_c_finishes_the_round_and_the_run_can_be_resumed(potluck):
     job = potluck.job(rounds=100_000)
     process = potluck.start("train", job, "--local", "1,0.5", "--run-dir", "run", "--json")
-    _wait_for_line(process, "round ")
+    wait_for_line(process, "round ")
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=DEADLINE_S)
     assert process.returncode == 0, err
@@ -137,7 +67,7 @@ def test_ctrl_c_finishes_the_round_and_the_run_can_be_resumed(potluck):
 
 def test_ctrl_c_before_training_stops_at_once(potluck):
     process = potluck.start("train", potluck.job(rounds=100_000), "--no-local", "--devices", "1", "--run-dir", "run")
-    _wait_for_line(process, "waiting for 1 ")
+    wait_for_line(process, "waiting for 1 ")
     asked = time.monotonic()
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=DEADLINE_S)
@@ -149,7 +79,7 @@ def test_ctrl_c_before_training_stops_at_once(potluck):
 @pytest.mark.full
 def test_a_demo_that_was_stopped_goes_on_with_the_command_it_prints(potluck):
     process = potluck.start("demo", "--devices", "1,0.5", "--run-dir", "demo", "--json")
-    _wait_for_line(process, "round ")
+    wait_for_line(process, "round ")
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=DEADLINE_S)
     assert process.returncode == 0, err
@@ -163,9 +93,9 @@ def test_a_demo_that_was_stopped_goes_on_with_the_command_it_prints(potluck):
 
 def test_a_second_ctrl_c_stops_at_once(potluck):
     process = potluck.start("train", potluck.job(rounds=100_000), "--local", "1,0.1", "--run-dir", "run")
-    _wait_for_line(process, "round ")
+    wait_for_line(process, "round ")
     process.send_signal(signal.SIGINT)
-    _wait_for_line(process, "stopping after this round")
+    wait_for_line(process, "stopping after this round")
     asked = time.monotonic()
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=DEADLINE_S)
@@ -198,7 +128,7 @@ def test_a_device_that_cannot_start_ends_the_run_with_what_it_said(potluck):
 
 def test_a_device_joins_from_elsewhere_by_the_line_that_train_prints(potluck):
     train = potluck.start("train", potluck.job(rounds=20), "--no-local", "--devices", "1", "--json")
-    invitation = _wait_for_line(train, "on each other device run:")[-1]
+    invitation = wait_for_line(train, "on each other device run:")[-1]
     arguments = invitation.partition("potluck ")[2].split()
     code, _, err = potluck.run(*arguments, "--name", "guest", "--threads", "1")
     assert code == 0, err
@@ -210,8 +140,8 @@ def test_a_device_joins_from_elsewhere_by_the_line_that_train_prints(potluck):
 
 def test_a_name_that_is_taken_is_refused_with_the_way_out(potluck):
     train = potluck.start("train", potluck.job(rounds=20), "--local", "desk=1", "--devices", "1", "--json")
-    arguments = _wait_for_line(train, "on each other device run:")[-1].partition("potluck ")[2].split()
-    _wait_for_line(train, "desk joined")
+    arguments = wait_for_line(train, "on each other device run:")[-1].partition("potluck ")[2].split()
+    wait_for_line(train, "desk joined")
     code, _, err = potluck.run(*arguments, "--name", "desk", "--threads", "1")
     assert code == 2, err
     assert "--name" in err.splitlines()[-1]
