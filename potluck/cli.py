@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 import click
 
 from potluck import __version__
+from potluck.cli_runs import attach, status, stop
 from potluck.config import JoinSettings, PlanSettings, ProfileSettings, Settings, TrainSettings, config_file, settle
 from potluck.errors import InputError
 from potluck.failures import OneLineGroup, said_as_json
@@ -88,6 +89,10 @@ def main(context: click.Context) -> None:
         click.echo(context.get_help())
 
 
+for _command in (status, attach, stop):
+    main.add_command(_command)
+
+
 @main.command(short_help="Train digits on three emulated devices.")
 @click.option("--devices", metavar="SPEEDS", default="1,0.6,0.4", show_default=True, help="The emulated devices.")
 @click.option("--run-dir", type=Path, metavar="DIR", help="Where the run is kept.  [default: runs/<time>]")
@@ -112,11 +117,12 @@ def demo(devices: str, run_dir: Path | None, json: bool | None) -> int:
 )
 @click.option("--run-dir", metavar="DIR", help="Where the run is kept.  [default: runs/<time>]")
 @click.option("--resume", is_flag=True, help="Go on with the run in --run-dir, or with the newest one in runs/.")
+@click.option("--detach", is_flag=True, help="Train on when this terminal is closed; see status, attach and stop.")
 @_options(*_JOINING)
 @_PLAIN
 @_CONFIG
 @_JSON
-def train(job: str, resume: bool, config: Path | None, **flags: Any) -> int:
+def train(job: str, resume: bool, detach: bool, config: Path | None, **flags: Any) -> int:
     """Train the job of a Python file (its name `job`, or another as FILE.py:NAME).
 
     Without --plan, the devices are measured and the best plan found for them is used.
@@ -127,8 +133,13 @@ def train(job: str, resume: bool, config: Path | None, **flags: Any) -> int:
       potluck train examples/digits_cnn.py --local 1,0.5,0.25 --bandwidth 100Mbit
       potluck train job.py --listen 192.168.1.5:7117 --devices 2 --plain-network 192.168.1.0/24
       potluck train job.py --resume
+      potluck train job.py --detach
     """
     settings = _settled(TrainSettings, flags, config)
+    if detach:
+        from potluck.verbs.detached import arguments_of, train_detached
+
+        return train_detached(arguments_of(job, flags, config, resume=resume), settings, resume=resume)
     from potluck.verbs.train import train as run
 
     return run(job, settings, resume=resume)

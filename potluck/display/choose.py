@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Sequence
 from types import TracebackType
 from typing import Protocol
 
@@ -32,8 +33,11 @@ class Display(Protocol):
     def stopping(self) -> None:
         """Says that the run is about to stop; called from a signal handler."""
 
-    def record(self, record: Record) -> None:
-        """Called with every record."""
+    def catch_up(self, past: Sequence[tuple[Record, float]]) -> None:
+        """Takes in records from before anybody looked, each with when it was written, on the monotonic clock."""
+
+    def record(self, record: Record, now_s: float | None = None) -> None:
+        """Called with every record; `now_s` is when it was written, if not just now."""
 
     def lanes(self, round: int, busy: dict[str, float]) -> None:
         """Called after every round."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import time
+from collections.abc import Sequence
 from typing import TextIO
 
 from potluck.display.view import RunView, evaluation_text
@@ -13,6 +14,7 @@ from potluck.types import RoundRecord
 from potluck.units import duration_text
 
 EVERY_S = 2.0
+PAST_MESSAGES = 3  # of what happened before anybody looked
 
 
 class LineDisplay:
@@ -46,17 +48,29 @@ class LineDisplay:
         after = b" after this round; press Ctrl-C once more to stop at once" if self._view.training else b""
         os.write(2, b"stopping" + after + b"\n")
 
-    def record(self, record: Record) -> None:
+    def catch_up(self, past: Sequence[tuple[Record, float]]) -> None:
+        """Takes in what happened before anybody looked, and says what it came to, in a few lines."""
+        with self._lock:
+            view = self._view
+            for record, at_s in past:
+                view.see(record, at_s)
+            self._write_plan()
+            for message in list(view.messages)[-PAST_MESSAGES:]:
+                self._write(message)
+            if view.evaluation is not None:
+                self._write_evaluation(view.evaluation)
+            if view.loss is not None:
+                self._write(self._progress(past[-1][1]))
+
+    def record(self, record: Record, now_s: float | None = None) -> None:
         """Shows a record, if it is worth a line."""
-        now_s = time.monotonic()
+        now_s = time.monotonic() if now_s is None else now_s
         with self._lock:
             self._view.see(record, now_s)
-            if isinstance(record, PlanAdopted) and self._view.plan_reason:
-                self._write(f"plan {self._view.plan_reason}")
-                for device, lane in self._view.lanes.items():
-                    self._write(f"  {device}: {lane.where}")
+            if isinstance(record, PlanAdopted):
+                self._write_plan()
             elif isinstance(record, EvaluationRecord):
-                self._write(f"after round {record.round}: {evaluation_text(record, self._view.best_metric)}")
+                self._write_evaluation(record)
             elif isinstance(record, IncidentRecord):
                 self._write(self._view.messages[-1])
             elif isinstance(record, RoundRecord) and (now_s - self._last_s > EVERY_S or self._ends_epoch()):
@@ -65,6 +79,15 @@ class LineDisplay:
 
     def lanes(self, round: int, busy: dict[str, float]) -> None:
         """Lanes are for terminals."""
+
+    def _write_plan(self) -> None:
+        if self._view.plan_reason:
+            self._write(f"plan {self._view.plan_reason}")
+            for device, lane in self._view.lanes.items():
+                self._write(f"  {device}: {lane.where}")
+
+    def _write_evaluation(self, record: EvaluationRecord) -> None:
+        self._write(f"after round {record.round}: {evaluation_text(record, self._view.best_metric)}")
 
     def _ends_epoch(self) -> bool:
         view = self._view
@@ -75,7 +98,7 @@ class LineDisplay:
         parts = [f"round {view.done}/{view.rounds}", f"epoch {view.epoch + 1}/{view.epochs}", f"loss {view.loss:.4f}"]
         if (rate := view.samples_per_s()) is not None:
             parts.append(f"{rate:.0f} samples/s")
-        if (left := view.seconds_left(now_s)) is not None and view.done < view.rounds:
+        if (left := view.seconds_left(now_s)) is not None and view.done < view.rounds and not view.ended:
             parts.append(f"{duration_text(left)} left")
         return " · ".join(parts)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Sequence
 
 from rich.bar import Bar
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
@@ -63,10 +64,15 @@ class LiveDisplay:
         """Called from a signal handler: only leaves a mark, which the next picture shows."""
         self._view.stopping = True
 
-    def record(self, record: Record) -> None:
+    def catch_up(self, past: Sequence[tuple[Record, float]]) -> None:
+        """Takes in what happened before anybody looked."""
+        for record, at_s in past:
+            self.record(record, at_s)
+
+    def record(self, record: Record, now_s: float | None = None) -> None:
         """Takes a record in; the next picture shows it."""
         with self._lock:
-            self._view.see(record, time.monotonic())
+            self._view.see(record, time.monotonic() if now_s is None else now_s)
             if isinstance(record, RunEnded):
                 self._note = "saving the model and ending the devices"
 

@@ -72,6 +72,8 @@ class RunView:
             case RunStarted():
                 self.first_round = self.done = record.round
                 self.rounds = record.rounds
+                self.ended = False  # it may go on after an end
+                self._recent.clear()
                 self.rounds_per_epoch = -(-record.samples // record.batch_size)
                 self._started_s = now_s
                 self._recent.append((now_s, 0))

@@ -23,7 +23,8 @@ from potluck.runtime.loading import training_order
 from potluck.runtime.model_state import ModelState
 from potluck.runtime.options import Options
 from potluck.runtime.prepare import PreparedJob
-from potluck.runtime.run_folder import RunFolder, load_resume, new_run_dir
+from potluck.runtime.run_dirs import new_run_dir
+from potluck.runtime.run_folder import RunFolder, load_resume
 from potluck.runtime.saving import GO_ON
 from potluck.runtime.session import Session, TermOver
 from potluck.runtime.terms import Terms

@@ -6,7 +6,6 @@ import contextlib
 import fcntl
 import os
 import secrets
-import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
@@ -22,22 +21,12 @@ from potluck.job import Job
 from potluck.metrics.records import RECORDS, RecordLog
 from potluck.recover import checkpoint
 from potluck.recover.snapshot import separate
+from potluck.runtime.run_dirs import MODEL
 from potluck.runtime.term_log import TERMS, TermLog
 from potluck.types import Profile
 
-MODEL = "model.safetensors"
 PROGRAM = "program.json"
 PROFILE = "profile.json"
-
-
-def new_run_dir(parent: Path) -> Path:
-    """A fresh name under `parent`: by date and time, with a number where two runs start in the same second."""
-    stamp = time.strftime("%Y%m%d-%H%M%S")
-    for number in range(1, 1000):
-        path = parent / (stamp if number == 1 else f"{stamp}-{number}")
-        if not path.exists():
-            return path
-    raise InputError(f"{parent}: too many runs in one second; give --run-dir")
 
 
 class RunFolder:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from potluck.errors import InputError
@@ -16,7 +17,9 @@ from potluck.runtime.options import Options
 from potluck.runtime.planning import plan_for
 from potluck.runtime.prepare import PreparedJob, prepare_job
 from potluck.runtime.run import TrainResult, run_on
+from potluck.runtime.run_dirs import new_run_dir
 from potluck.runtime.run_folder import kept_profile, known_run
+from potluck.runtime.run_process import RunProcess
 from potluck.runtime.term_log import TERMS, read_terms
 from potluck.types import DeviceSpec, Fleet, Plan
 
@@ -81,6 +84,12 @@ def train(job: Job, fleet: Fleet | None = None, options: Options | None = None) 
     options = options or Options()
     if fleet is None and not options.joined:
         fleet = Fleet(devices=(DeviceSpec(name="local"),))
+    run_dir = options.run_dir or new_run_dir(Path("runs"))
+    with RunProcess(run_dir) as process:
+        return _train(job, fleet, replace(options, run_dir=run_dir, listening=process.listening(options.listening)))
+
+
+def _train(job: Job, fleet: Fleet | None, options: Options) -> TrainResult:
     options.progress("tracing the model")
     prepared = prepare_job(job)
     if fleet is not None and not options.joined:  # better now than with devices waiting

@@ -24,7 +24,7 @@ def demo(devices: str, run_dir: Path | None, *, as_json: bool) -> int:
     title = f"potluck demo: one model on {len(fleet.devices)} devices, of speed {given}"
     with terminal(title, "loading PyTorch", as_json=as_json) as it:
         from potluck.demo_job import job, test_labels
-        from potluck.runtime.run_folder import new_run_dir
+        from potluck.runtime.run_dirs import new_run_dir
         from potluck.runtime.train import train
 
         it.display.judged_by(job.best_metric[0])

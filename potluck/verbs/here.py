@@ -9,6 +9,7 @@ from potluck.address import check_reachable, split_address
 from potluck.config import TrainSettings
 from potluck.errors import InputError
 from potluck.metrics.records import RECORDS
+from potluck.runtime.run_process import check_free
 from potluck.types import DeviceSpec, Fleet
 from potluck.wire.local_address import resolve
 
@@ -73,6 +74,7 @@ def check_run_dir(run_dir: Path, *, resume: bool) -> None:
         raise InputError(f"--resume: {run_dir} holds no run; give the folder of one, or start without --resume")
     if not resume and (run_dir / RECORDS).exists():
         raise InputError(f"--run-dir: {run_dir} holds a run already; go on with --resume, or give another folder")
+    check_free(run_dir)
     there = next(path for path in (run_dir, *run_dir.absolute().parents) if path.exists())
     if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
         raise InputError(f"--run-dir: {there} cannot be written to; give another folder")

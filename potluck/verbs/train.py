@@ -8,18 +8,19 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
 from potluck.config import TrainSettings
-from potluck.control.chaos import read_script
+from potluck.control.chaos import Fault, read_script
 from potluck.display.view import evaluation_text
 from potluck.errors import InputError
 from potluck.job import load_job
 from potluck.metrics.records import RECORDS, EvaluationRecord, RunEnded, read
 from potluck.plan.validate import read_plan
 from potluck.profile.store import default_dir
+from potluck.types import Fleet, Plan
 from potluck.units import duration_text, factor_text, milliseconds
 from potluck.verbs.here import RUNS, check_run_dir, crowding, listen_address, local_fleet, newest_run
 from potluck.verbs.session import emit, failures_as_json, terminal
@@ -28,17 +29,33 @@ if TYPE_CHECKING:
     from potluck.runtime.run import TrainResult
 
 
+class Checked(NamedTuple):
+    """What settings come to, as far as it is known before the job is read."""
+
+    fleet: Fleet | None
+    listen: str
+    plan: Plan | None
+    run_dir: Path | None
+    chaos: tuple[Fault, ...]
+
+
+def check(settings: TrainSettings, *, resume: bool) -> Checked:
+    """What the settings come to; raises if they cannot be."""
+    fleet = local_fleet(settings)
+    listen = listen_address(settings)
+    if settings.tries and settings.plan is not None:
+        raise InputError("--tries looks for a plan, and --plan gives one; leave one of them out")
+    plan = read_plan(settings.plan) if settings.plan is not None else None
+    run_dir = newest_run() if resume and settings.run_dir is None else settings.run_dir
+    check_run_dir(run_dir or RUNS / "new", resume=resume)
+    chaos = read_script(settings.chaos) if settings.chaos is not None else ()
+    return Checked(fleet, listen, plan, run_dir, chaos)
+
+
 def train(job_file: str, settings: TrainSettings, *, resume: bool) -> int:
     """Trains the job of a file and reports; returns the exit code."""
     with failures_as_json(settings.json):
-        fleet = local_fleet(settings)
-        listen = listen_address(settings)
-        if settings.tries and settings.plan is not None:
-            raise InputError("--tries looks for a plan, and --plan gives one; leave one of them out")
-        plan = read_plan(settings.plan) if settings.plan is not None else None
-        chaos = read_script(settings.chaos) if settings.chaos is not None else ()
-        run_dir = newest_run() if resume and settings.run_dir is None else settings.run_dir
-        check_run_dir(run_dir or RUNS / "new", resume=resume)
+        fleet, listen, plan, run_dir, chaos = check(settings, resume=resume)
     if settings.plain_network is not None:
         # The devices started here listen on this network too; their command line does not say so.
         os.environ["POTLUCK_PLAIN_NETWORK"] = str(settings.plain_network)
@@ -46,7 +63,7 @@ def train(job_file: str, settings: TrainSettings, *, resume: bool) -> int:
     with terminal(f"potluck train {job_file}", f"reading {job_file}", as_json=settings.json) as it:
         job = load_job(job_file)
         it.display.judged_by(job.best_metric[0])
-        from potluck.runtime.run_folder import new_run_dir
+        from potluck.runtime.run_dirs import new_run_dir
         from potluck.runtime.train import train as train_job
 
         it.run_dir = run_dir or new_run_dir(RUNS)

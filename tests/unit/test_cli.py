@@ -12,7 +12,7 @@ from potluck.verbs.demo import train_command
 from potluck.verbs.join import count_devices, default_name, was_refused
 from potluck.verbs.train import resume_command
 
-VERBS = ("demo", "train", "plan", "simulate", "join", "verify")
+VERBS = ("demo", "train", "plan", "simulate", "join", "verify", "status", "attach", "stop")
 
 JOB = """
 import potluck, torch
@@ -79,6 +79,14 @@ def test_no_verb_gives_help():
         (["train", "job.py", "--resume", "--run-dir", "nowhere"], "nowhere holds no run"),
         (["train", "job.py", "--run-dir", "full"], "full holds a run already"),
         (["train", "job.py", "--run-dir", "job.py"], "job.py cannot be written to"),
+        (["train", "job.py", "--detach", "--run-dir", "full"], "full holds a run already"),
+        (["train", "job.py", "--detach", "--bandwidth", "100"], "--bandwidth: '100' has no unit"),
+        (["status"], "no run in"),
+        (["status", "nowhere"], "nowhere: holds no run; give the folder of one"),
+        (["attach", "job.py"], "job.py: holds no run"),
+        (["stop"], "no run in"),
+        (["stop", "full"], "full is not running; see how it ended with: potluck status full"),
+        (["stop", "full", "--timeout", "soon"], "--timeout: 'soon'"),
         (["train", "job.py", "--listen", "192.0.2.1:7117", "--devices", "1"], "--plain-network 192.0.2.0/24"),
         (["train", "job.py", "--listen", "0.0.0.0:7117", "--devices", "1"], "every network at once"),
         (["train", "job.py", "--listen", "7117", "--devices", "1"], "give HOST:PORT"),

@@ -15,6 +15,7 @@ from potluck.metrics.records import (
     IncidentRecord,
     PlanAdopted,
     Record,
+    RunEnded,
     RunStarted,
 )
 from potluck.metrics.tally import Tally
@@ -74,6 +75,16 @@ def test_a_resumed_run_does_not_count_rounds_of_the_run_before():
     assert view.seconds_left(5.0) == pytest.approx(5.0)
 
 
+def test_a_run_that_goes_on_after_an_end_is_not_over_and_its_rate_is_its_own():
+    view = _view(4)
+    view.see(RunEnded(round=4, reason="stopped", message="", seconds=2.0, at_s=2.0), 102.0)
+    assert not view.training
+    view.see(msgspec.structs.replace(STARTED, round=4), 0.0)
+    view.see(_round(4), 2.0)
+    assert view.training
+    assert view.samples_per_s() == pytest.approx(5.0)
+
+
 def test_a_lane_says_what_its_device_holds():
     lanes = {name: lane.where for name, lane in _view(0).lanes.items()}
     assert lanes["desk"] == "stage 1 of 2 · blocks 0-3"
@@ -101,6 +112,29 @@ def test_lines_say_every_epoch_evaluation_and_incident():
     assert "after round 10: accuracy 0.75 · loss 0.5 · best accuracy so far" in text
     assert "a loss is NaN; run once more" in text
     assert len(text.splitlines()) < 10  # rounds come faster than anybody reads
+
+
+def test_what_happened_before_anybody_looked_is_a_few_lines_and_what_comes_then_is_news():
+    stream = io.StringIO()
+    display = LineDisplay(stream)
+    past: list[Record] = [STARTED, msgspec.structs.replace(ADOPTED, reason="found among 12")]
+    past += [*(_round(n) for n in range(12)), EVALUATED, TROUBLE]
+    display.catch_up([(record, 100.0 + index) for index, record in enumerate(past)])
+    plan, *lanes, trouble, evaluated, progress = stream.getvalue().splitlines()
+    assert (plan, len(lanes)) == ("plan found among 12", 3)
+    assert trouble.startswith("round 3: a loss is NaN")
+    assert evaluated.startswith("after round 10: accuracy 0.75")
+    assert progress.startswith("round 12/20 · epoch 2/2 · loss 1.0000 · 9 samples/s · 10 s left")
+    display.record(_round(12), 200.0)
+    assert stream.getvalue().splitlines()[-1].startswith("round 13/20")
+
+
+def test_of_a_run_that_is_over_nothing_is_left_to_wait_for():
+    stream = io.StringIO()
+    ended = RunEnded(round=12, reason="stopped", message="", seconds=2.0, at_s=2.0)
+    past: list[Record] = [STARTED, *(_round(n) for n in range(12)), ended]
+    LineDisplay(stream).catch_up([(record, 100.0 + index) for index, record in enumerate(past)])
+    assert " left" not in stream.getvalue()
 
 
 @pytest.mark.parametrize("width", [40, 80, 120])

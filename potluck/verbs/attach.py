@@ -1,0 +1,99 @@
+"""`potluck attach`: looks at a run as if it had been started here. Leaving does not end it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+import click
+
+from potluck.display.choose import Display, open_display
+from potluck.errors import DeviceError, PotluckError
+from potluck.failures import Interrupted, traceback_kept
+from potluck.metrics.records import Record
+from potluck.runtime.run_process import alive, written
+from potluck.stopping import EXIT_INTERRUPTED
+from potluck.types import RoundRecord
+from potluck.verbs.run_log import last_line
+from potluck.verbs.run_state import Followed, Found, over
+from potluck.verbs.status import go_on, headline
+from potluck.verbs.which_run import chosen_run
+
+_EVERY_S = 0.2
+_LANES = 20  # rounds after which nothing is left of those before them in a lane
+
+
+def attach(run: Path | None) -> int:
+    """Shows a run until it ends; returns the exit code that its end stands for."""
+    run_dir = chosen_run(run)
+    try:
+        with open_display(f"potluck attach {run_dir}", f"looking into {run_dir}") as display, traceback_kept():
+            found = follow(run_dir, display)
+    except Interrupted:
+        click.echo(f"detached; the run goes on. Look again: potluck attach {run_dir}; end it: potluck stop {run_dir}")
+        return EXIT_INTERRUPTED
+    click.echo(headline(found))
+    if way_on := go_on(found):
+        click.echo(f"go on    {way_on}")
+    return exit_code(found)
+
+
+def exit_code(found: Found) -> int:
+    """What the end of a run stands for."""
+    return {"failed": DeviceError.exit_code, "interrupted": PotluckError.exit_code}.get(found.state, 0)
+
+
+def follow(run_dir: Path, display: Display) -> Found:
+    """Feeds a display with the records of a run, until its process is gone."""
+    records = Followed(run_dir)
+    shown = _Shown(display)
+    facts = None
+    while True:
+        facts = written(run_dir) or facts  # its name goes a moment before the process does
+        process = alive(facts)  # first: what a process wrote before it ended is then among the records
+        shown.records(records.more())
+        if process is None:
+            return over(run_dir, records, facts)
+        if not records.begun(facts):
+            shown.note(last_line(run_dir) or f"process {process.pid} has begun, and trains no round yet")
+        time.sleep(_EVERY_S)  # as long as the run takes: whoever looks ends it, with Ctrl-C
+
+
+class _Shown:
+    """A display that is told of records some time after they were written."""
+
+    def __init__(self, display: Display) -> None:
+        self._display = display
+        self._noted = ""
+        self._offset_s: float | None = None  # from a run's own time to our clock
+
+    def note(self, text: str) -> None:
+        """Says something, once."""
+        if text != self._noted:
+            self._noted = text
+            self._display.note(text)
+
+    def records(self, fresh: list[tuple[Record, float]]) -> None:
+        """Shows records; the first ones are taken for the past."""
+        if not fresh:
+            return
+        # Many records are read at once: by our clock they would all be of this moment, and rounds take no time.
+        latest = time.monotonic() - fresh[-1][1]
+        if self._offset_s is None:
+            self._offset_s = latest
+            self._display.catch_up([(record, latest + at_s) for record, at_s in fresh])
+        else:
+            self._offset_s = min(self._offset_s, latest)  # nothing is written in the future
+            for record, at_s in fresh:
+                self._display.record(record, self._offset_s + at_s)
+        rounds = [record for record, _ in fresh if isinstance(record, RoundRecord)]
+        for record in rounds[-_LANES:]:
+            self._display.lanes(record.round, {device: _busy(took) for device, took in record.spent_s.items()})
+
+
+def _busy(took: Mapping[str, float]) -> float:
+    from potluck.plan.refine import busy_s
+
+    whole = sum(took.values())
+    return min(1.0, busy_s(took) / whole) if whole > 0 else 0.0

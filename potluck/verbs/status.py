@@ -1,0 +1,153 @@
+"""`potluck status`: what a run has come to, on one screen."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+
+from potluck.display.view import evaluation_text
+from potluck.metrics.records import EvaluationRecord
+from potluck.runtime.run_dirs import MODEL
+from potluck.units import duration_text
+from potluck.verbs.run_state import Found, State, look
+from potluck.verbs.session import emit, failures_as_json
+from potluck.verbs.which_run import chosen_run, running
+
+SHOWN_INCIDENTS = 4
+_WORDS: dict[State, str] = {
+    "starting": "starting",
+    "running": "running",
+    "ending": "saving the model and ending the devices",
+    "finished": "finished",
+    "stopped": "stopped",
+    "early": "stopped early, as evaluations no longer got better",
+    "failed": "failed",
+    "interrupted": "interrupted: its process is gone",
+}
+
+
+def status(run: Path | None, *, as_json: bool) -> int:
+    """Shows a run, and which others are running; returns the exit code."""
+    with failures_as_json(as_json):
+        found = look(chosen_run(run))
+        others = [] if run is not None else [look(path) for path in running() if path != found.run_dir]
+    if as_json:
+        emit(as_object(found) | {"others": [str(other.run_dir) for other in others]})
+        return 0
+    for line in status_lines(found, others):
+        click.echo(line)
+    return 0
+
+
+def status_lines(found: Found, others: Sequence[Found] = ()) -> list[str]:
+    """A run in words, one fact a line."""
+    view, records = found.records.view, found.records
+    lines = [headline(found)]
+    if progress := progress_text(found):
+        lines.append(_fact("round", progress))
+    if view.plan_reason:
+        lines.append(_fact("plan", view.plan_reason))
+    lines += [_fact(device, lane.where) for device, lane in view.lanes.items()]
+    if view.evaluation is not None:
+        lines.append(_fact("evaluation", f"{evaluation_text(view.evaluation)}, after round {view.evaluation.round}"))
+    if view.checkpoint:
+        lines.append(_fact("checkpoint", view.checkpoint))
+    if records.incidents:
+        shown = list(view.messages)[-SHOWN_INCIDENTS:]
+        before = f" (the last {len(shown)} of {records.incidents})" if records.incidents > len(shown) else ""
+        lines.append(_fact("incidents", f"{records.incidents}{before}"))
+        lines += [_fact("", message) for message in shown]
+    if found.process is not None and found.facts is not None and found.facts.address is not None:
+        lines.append(_fact("address", f"{found.facts.address}, where devices join"))
+    if (found.run_dir / MODEL).is_file():
+        lines.append(_fact("model", str(found.run_dir / MODEL)))
+    if way_on := go_on(found):
+        lines.append(_fact("go on", way_on))
+    return lines + (["also running"] if others else []) + [f"  {one_line(other)}" for other in others]
+
+
+def headline(found: Found) -> str:
+    """Where it is and how it stands."""
+    words = _WORDS[found.state]
+    if found.seconds is not None:
+        words += f"{' for' if found.process is not None else ', after'} {duration_text(found.seconds)}"
+    if found.process is not None:
+        words += f" (process {found.process})"
+    return f"{found.run_dir}: {words}" + (f": {found.message}" if found.message else "")
+
+
+def one_line(found: Found) -> str:
+    """A run in one line."""
+    progress = progress_text(found)
+    return f"{found.run_dir}: {found.state}" + (f", round {progress}" if progress else "")
+
+
+def progress_text(found: Found) -> str:
+    """How far it is, how fast, and how long the rest takes; nothing before it trains."""
+    view = found.records.view
+    if not view.rounds:
+        return ""
+    parts = [f"{view.done}/{view.rounds}", f"epoch {view.epoch + 1}/{view.epochs}"]
+    if view.loss is not None:
+        parts.append(f"loss {view.loss:.4f}")
+    if (rate := view.samples_per_s()) is not None:
+        parts.append(f"{rate:,.0f} samples/s")
+    if (left := _seconds_left(found)) is not None:
+        parts.append(f"{duration_text(left)} left")
+    return " · ".join(parts)
+
+
+def go_on(found: Found, command: str | None = None) -> str:
+    """How to go on with a run that ended before its time; nothing where there is nothing to do. `command`, if known."""
+    if found.state not in ("stopped", "failed", "interrupted"):
+        return ""
+    if not found.records.view.rounds:
+        return "nothing was trained: start again"
+    if found.records.checkpoint is None:
+        return "it has no checkpoint yet: start again, in another --run-dir"
+    return command or f"give the command that began it once more, with --resume --run-dir {found.run_dir}"
+
+
+def as_object(found: Found) -> dict[str, Any]:
+    """A run as JSON has it."""
+    view = found.records.view
+    return {
+        "run_dir": str(found.run_dir),
+        "state": found.state,
+        "message": found.message,
+        "process": found.process,
+        "address": found.facts.address if found.process is not None and found.facts is not None else None,
+        "rounds_done": view.done,
+        "rounds": view.rounds or None,
+        "epoch": view.epoch + 1 if view.rounds else None,
+        "epochs": view.epochs if view.rounds else None,
+        "loss": view.loss,
+        "evaluation": _evaluation(view.evaluation),
+        "samples_per_s": view.samples_per_s(),
+        "seconds": found.seconds,
+        "seconds_left": _seconds_left(found),
+        "plan": view.plan_reason or None,
+        "devices": {device: lane.where for device, lane in view.lanes.items()},
+        "incidents": found.records.incidents,
+        "last_incidents": list(view.messages)[-SHOWN_INCIDENTS:],
+        "checkpoint": found.records.checkpoint,
+        "model": str(found.run_dir / MODEL) if (found.run_dir / MODEL).is_file() else None,
+        "go_on": go_on(found) or None,
+    }
+
+
+def _seconds_left(found: Found) -> float | None:
+    return found.records.view.seconds_left(found.records.now_s) if found.state == "running" else None
+
+
+def _evaluation(record: EvaluationRecord | None) -> dict[str, Any] | None:
+    if record is None:
+        return None
+    return {**record.metrics, "loss": record.loss, "round": record.round, "best": record.best}
+
+
+def _fact(name: str, text: str) -> str:
+    return f"{name:<10} {text}"

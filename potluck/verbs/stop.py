@@ -1,0 +1,113 @@
+"""`potluck stop`: what Ctrl-C is to a run in a terminal, for one that is elsewhere on this machine."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import time
+from collections.abc import Sequence
+from itertools import pairwise
+from pathlib import Path, PurePath
+from typing import Any
+
+import click
+import psutil
+
+from potluck.display.working import working
+from potluck.errors import InputError, PotluckError
+from potluck.runtime.run_process import ProcessFacts, alive, written
+from potluck.units import duration_s, duration_text
+from potluck.verbs.attach import exit_code
+from potluck.verbs.run_state import Followed, over
+from potluck.verbs.status import go_on, headline
+from potluck.verbs.train import resume_command
+from potluck.verbs.which_run import chosen_run, running
+
+_EVERY_S = 0.2
+
+
+def stop(run: Path | None, *, now: bool, timeout: str) -> int:
+    """Asks a run to end and waits until it has; returns the exit code."""
+    timeout_s = _timeout_s(timeout)
+    run_dir = chosen_run(run) if run is not None else _only_one()
+    facts = written(run_dir)
+    process = alive(facts)
+    if process is None:
+        raise InputError(f"{run_dir} is not running; see how it ended with: potluck status {run_dir}")
+    records = Followed(run_dir)
+    command = command_to_go_on(_command_line(process), run_dir)
+    _ask(process, now=now)
+    _wait(facts, run_dir, records, timeout_s)
+    records.more()
+    found = over(run_dir, records, facts)
+    click.echo(headline(found))
+    if way_on := go_on(found, command):
+        click.echo(f"go on    {way_on}")
+    return 0 if found.state == "interrupted" else exit_code(found)
+
+
+def command_to_go_on(arguments: Sequence[str], run_dir: Path) -> str | None:
+    """The command that goes on with a run, if it was begun by a `potluck train` with these arguments."""
+    for place, (before, verb) in enumerate(pairwise(arguments), start=1):
+        if PurePath(before).name == "potluck" and verb == "train":
+            return resume_command(arguments[place:], run_dir)
+    return None
+
+
+def _timeout_s(text: str) -> float:
+    try:
+        return duration_s(text)
+    except InputError as error:
+        raise InputError(f"--timeout: {error}") from None
+
+
+def _only_one() -> Path:
+    """The run that is running; with several, none is ended by mistake."""
+    found = running()
+    if len(found) > 1:
+        raise InputError(f"{len(found)} runs are running; say which: {', '.join(map(str, found))}")
+    return found[0] if found else chosen_run(None)
+
+
+def _command_line(process: Any) -> list[str]:
+    with contextlib.suppress(psutil.Error):
+        return list(process.cmdline())
+    return []
+
+
+def _ask(process: Any, *, now: bool) -> None:
+    # A second SIGINT while the first is not handled yet would be lost; both count alike (stopping.py).
+    numbers = (signal.SIGINT, signal.SIGTERM) if now else (signal.SIGINT,)
+    try:
+        for number in numbers:
+            process.send_signal(number)
+    except psutil.NoSuchProcess:
+        pass  # it has just ended by itself
+    except psutil.AccessDenied:
+        raise PotluckError(
+            f"process {process.pid} belongs to somebody else; stop it as the user who began it"
+        ) from None
+
+
+def _wait(facts: ProcessFacts | None, run_dir: Path, records: Followed, timeout_s: float) -> None:
+    """Returns once the process is gone."""
+    began_s = time.monotonic()
+    with working() as say:
+        while alive(facts) is not None:
+            waited_s = time.monotonic() - began_s
+            if waited_s > timeout_s:
+                raise PotluckError(
+                    f"{run_dir}: asked to stop, and not over after {duration_text(waited_s)}; "
+                    f"wait once more with potluck attach {run_dir}, or end it with potluck stop {run_dir} --now"
+                )
+            records.more()
+            say(f"{_doing(facts, records)} ({duration_text(waited_s)})")
+            time.sleep(_EVERY_S)
+
+
+def _doing(facts: ProcessFacts | None, records: Followed) -> str:
+    if not records.begun(facts):
+        return "ending the devices"
+    if records.end(facts) is not None:
+        return "saving the model and ending the devices"
+    return f"finishing round {min(records.view.done + 1, records.view.rounds)} of {records.view.rounds}"
