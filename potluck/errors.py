@@ -32,9 +32,10 @@ class DeviceError(PotluckError):
 class DeviceLost(DeviceError):
     """A device vanished while it was needed."""
 
-    def __init__(self, device: str, why: str, advice: str) -> None:
+    def __init__(self, device: str, why: str, advice: str, *, silent: bool = False) -> None:
+        """`silent`: nothing was heard from it, rather than that its connection ended."""
         super().__init__(f"{why}; {advice}")
-        self.device, self.why = device, why
+        self.device, self.why, self.silent = device, why, silent
 
 
 class Overdue(DeviceError):

@@ -103,6 +103,7 @@ class Bench:
         found["back_after_s"] = back
         mine, theirs = back["potluck"], back["cold restart"]
         found["restart_ratio"] = theirs / mine if mine and theirs else None
+        found["restart_ratio_warm"] = (theirs - cold.warm_s) / mine if mine and theirs else None
         found["after_over_best"] = best
         ours.rounds = [r for r in ours.rounds if r.round < LOST_AFTER + 40]
         ours.committed_s = ours.committed_s[: len(ours.rounds)]

@@ -14,6 +14,7 @@ from benchmarks.testbed import Testbed, join_all
 from benchmarks.throughput.measure import say
 from benchmarks.throughput.others import unhurried
 from potluck.metrics.records import RECORDS, read_from
+from potluck.runtime.term_log import TERMS
 from potluck.types import RoundRecord
 
 VICTIM = "nx"  # which has a stage alone
@@ -56,9 +57,13 @@ def cold_restart(bed: Testbed, setup: Setup, folder: Path) -> Outcome:
         offset = _follow(coordinator, folder, outcome, 0, until=LOST_AFTER)
         outcome.fault_s = time.monotonic()
         end_all(bed, coordinator)
+        (folder / "run" / TERMS).unlink()  # nobody has held on: it must not wait for them
         left = [device for device in bed.devices if device != VICTIM]
         coordinator = start(bed, replace(setup, resume=True, anew=True), folder, len(left))
-        join_all(bed, logs=folder, devices=left)
+        join_all(bed, logs=folder, devices=left)  # with the quota they have: starting Python takes its time
+        _ready(coordinator)
+        _ready(coordinator)
+        outcome.warm_s = time.monotonic() - outcome.fault_s
         _follow(coordinator, folder, outcome, offset, until=None)
     except (TimeoutError, RuntimeError) as error:
         outcome.problem = str(error)

@@ -11,7 +11,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,13 +20,13 @@ import torch
 
 from benchmarks.recovery.heavy import Heavy, planned_anew
 from benchmarks.recovery.jobs import job_of
+from benchmarks.recovery.told import Told
 from potluck.control.cluster_words import Event, Order, Written
 from potluck.runtime.live_fleet import LiveFleet
 from potluck.runtime.options import Options
 from potluck.runtime.prepare import PreparedJob, prepare_job
 from potluck.runtime.profiling import ProfileSettings, profile_fleet
 from potluck.runtime.run import run_on
-from potluck.runtime.terms import Terms
 from potluck.runtime.train import interrupted, terms_before
 from potluck.types import Plan, Profile
 
@@ -36,7 +35,7 @@ NO_COPIES_S = 1e9
 DIES_AFTER = 10  # rounds, where it is to die between ledger and commit
 
 
-class DiesBeforeCommit(Terms):
+class DiesBeforeCommit(Told):
     """Vanishes when a round is in the ledger and nobody knows it yet."""
 
     def tell(self, event: Event) -> list[Order]:
@@ -45,7 +44,7 @@ class DiesBeforeCommit(Terms):
         return super().tell(event)
 
 
-TERMS: dict[str, type[Terms]] = {"ours": Terms, "heavy": Heavy, "dies": DiesBeforeCommit}
+TERMS: dict[str, type[Told]] = {"ours": Told, "heavy": Heavy, "dies": DiesBeforeCommit}
 
 
 def profile_of(live: LiveFleet, prepared: PreparedJob, file: Path) -> Profile:
@@ -86,7 +85,6 @@ def main(
     with LiveFleet(None, options, interrupted(options, before)) as live:
         print(json.dumps({"here": sorted(live.roster.specs)}), flush=True)
         profile = profile_of(live, prepared, profile_file)
-        print(json.dumps({"ready_s": time.monotonic()}), flush=True)
         if live.held:
             plan = before[max(before)]
         elif anew:

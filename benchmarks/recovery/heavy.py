@@ -7,6 +7,7 @@ from collections.abc import Iterable
 
 from msgspec.structs import replace
 
+from benchmarks.recovery.told import Told
 from potluck.control.cluster import newest
 from potluck.control.cluster_words import ComputePlan
 from potluck.plan.groups import shareable
@@ -15,14 +16,13 @@ from potluck.profile.members import of_devices
 from potluck.recover.placement import recovery_point, restart_at
 from potluck.runtime.prepare import PreparedJob
 from potluck.runtime.state_transfer import receive_state
-from potluck.runtime.terms import Terms
 from potluck.types import COORDINATOR, Held, Member, Plan, Profile, Stage
 from potluck.wire.messages import Prepare, Prepared
 
 PLAN_S = 2.0  # what `potluck train` takes for a plan
 
 
-class Heavy(Terms):
+class Heavy(Told):
     """Goes on without the lost devices, the hard way."""
 
     def _plan(self, asked: ComputePlan) -> None:

@@ -102,6 +102,7 @@ class Outcome:
     problem: str = ""
     fault_s: float | None = None  # when it happened, on the machine's monotonic clock
     began_s: float = 0.0
+    warm_s: float = 0.0  # of a cold restart: until all processes were there again
     incidents: list[IncidentRecord] = field(default_factory=list)
     rounds: list[RoundRecord] = field(default_factory=list)
     committed_s: list[float] = field(default_factory=list)  # when each of these was seen

@@ -47,8 +47,9 @@ class Tally:
                 problem = f"differs by {self.differences[name]:.1e}"
         if problem:
             self.failed.append(f"{name}: {problem}")
-        self.switch_s += [i.recovery_s or 0.0 for i in outcome.incidents if i.kind in ("lost", "coordinator", "left")]
-        self.replayed += [i.replayed_rounds for i in outcome.incidents]
+        ended = [i for i in outcome.incidents if i.kind in ("lost", "coordinator", "left") and i.recovery_s is not None]
+        self.switch_s += [i.recovery_s for i in ended if i.recovery_s is not None]
+        self.replayed += [i.replayed_rounds for i in ended]
         rounds = outcome.recover_rounds()
         if rounds is not None:
             self.recover_rounds.append(rounds - outcome.losses[0].replayed_rounds)

@@ -278,7 +278,11 @@ def _done(state: AgentState, event: Assembled | Applied | Reported | Refused | E
         case Refused():  # rounds begun ahead must not follow one that was not committed
             state = replace(state, phase="halted", begun=(), current=None)
         case Surveyed():
-            state = replace(state, phase="idle", live=None, copies=(), current=None)
+            coming = state.phase == "preparing"  # a plan came meanwhile, and is put together next
+            state = replace(
+                state, phase="preparing" if coming else "idle", busy="assembling" if coming else None, live=None,
+                copies=(), current=None,
+            )  # fmt: skip
             orders = [TrainState(held=None), Keep(copies=())]
         case GaveUp():
             first = state.phase in ("preparing", "training")

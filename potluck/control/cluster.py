@@ -80,6 +80,7 @@ class ClusterState(Value, frozen=True, kw_only=True):
     reported: tuple[str, ...] = ()  # who is ready with the round in hand
     holdings: dict[str, tuple[Held, ...]] = {}
     lost: dict[str, str] = {}  # since the term was given up
+    silent: tuple[str, ...] = ()  # who of them just was not heard any more
     why: str = ""  # the term was given up
     change: Wanted | None = None  # the term was given up for this
     leaving: tuple[str, ...] = ()  # whom the next term lets go
@@ -94,23 +95,27 @@ def opened(plan: Plan, *, term: int, rounds: int, first: int, here: Iterable[str
 
 
 def reopened(
-    plans: Mapping[int, Plan], *, rounds: int, committed: int, saved: int, here: Iterable[str],
-    away: Iterable[str] = (),
+    plans: Mapping[int, Plan], *, rounds: int, committed: int, saved: int, here: Iterable[str], blueprint: Blueprint,
+    away: Iterable[str] = (), holders: Iterable[str] = (),
 ) -> Step:  # fmt: skip
     """The coordinator is back: it knows its terms, its ledger and its newest checkpoint, and asks the devices.
 
-    Those that are neither here nor away for good are awaited.
+    Those of the last plan that are neither here nor away for good are awaited. Others may be holders, too: of a plan
+    before, whose next one never came into force.
     """
     term = max(plans)
     plan, here = plans[term], tuple(here)
     lost = {d: f"device {d} did not come back" for d in plan.devices if d in set(away)}
+    needed = tuple(dict.fromkeys((*plan.devices, *holders)))
     state = ClusterState(
         rounds=rounds, plan=plan, plans=dict(plans), term=term, here=here, committed=committed, saved=saved,
-        phase="asking", needed=plan.devices, waiting=tuple(d for d in plan.devices if d not in lost), lost=lost,
+        phase="asking", needed=needed, waiting=tuple(d for d in needed if d not in lost), lost=lost,
         why=_BACK, change=Wanted(kind="coordinator", why=_BACK),
     )  # fmt: skip
-    present = tuple(d for d in plan.devices if d in here)
-    return state, [Abandon(term=term, devices=present, reason=state.why)]
+    present = tuple(d for d in needed if d in here)
+    orders: list[Order] = [Abandon(term=term, devices=present, reason=state.why)]
+    state, more = _all_said(state, blueprint)
+    return state, orders + more
 
 
 def transition(state: ClusterState, event: Event, blueprint: Blueprint) -> Step:
@@ -168,7 +173,9 @@ def _lost(state: ClusterState, event: Lost, blueprint: Blueprint) -> Step:
     state = replace(state, here=_without(state.here, device), holdings=holdings)
     if device not in (*state.needed, *state.plan.devices):
         return state, [Idle(device=device, why=event.why)]
-    state = replace(state, lost={**state.lost, device: event.why}, waiting=_without(state.waiting, device))
+    silent = (*state.silent, device) if event.silent else state.silent
+    lost = {**state.lost, device: event.why}
+    state = replace(state, lost=lost, silent=silent, waiting=_without(state.waiting, device))
     if state.phase in ("preparing", "training"):
         return _give_up(state, event.why, blueprint)
     if state.phase == "asking":
@@ -241,12 +248,15 @@ def _all_said(state: ClusterState, blueprint: Blueprint) -> Step:
 
 def _decide(state: ClusterState, blueprint: Blueprint) -> Step:
     """Everybody who is left has said what it holds: how does it go on?"""
+    if state.silent and not any(d in state.here and d not in state.lost for d in state.plan.devices):
+        return _wait_for_the_silent(state)
     setbacks = _setbacks(state)
     if setbacks.too_many is not None:
         words = "; ".join(state.lost.values()) or state.why
         return _stop(state, f"{setbacks.too_many}; {words}", poison=bool(setbacks.victims))
     change = None if state.lost else state.change
-    gone = tuple(d for d in state.plan.devices if d not in state.here)
+    # One that was lost and is back by now has not got what it held any more.
+    gone = tuple(d for d in state.plan.devices if d not in state.here or d in state.lost)
     leaving = change.devices if change is not None and change.kind == "left" else ()
     state = replace(state, phase="planning", change=change, leaving=leaving, asked=state.asked + 1)
     wish = change.plan if change is not None else None
@@ -256,6 +266,18 @@ def _decide(state: ClusterState, blueprint: Blueprint) -> Step:
         why="; ".join(state.lost.values()) or state.why,
     )  # fmt: skip
     return state, [order]
+
+
+def _wait_for_the_silent(state: ClusterState) -> Step:
+    """Nobody is heard any more: it may well be this side that is cut off. They hold on, and look for it."""
+    why = "no device could be heard any more"
+    lost = {device: words for device, words in state.lost.items() if device not in state.silent}
+    state = replace(
+        state, phase="asking", waiting=state.silent, holdings={}, lost=lost, silent=(), why=why,
+        change=Wanted(kind="coordinator", why=why),
+    )  # fmt: skip
+    here = tuple(d for d in state.waiting if d in state.here)
+    return state, [Abandon(term=state.term, devices=here, reason=why)]
 
 
 def _setbacks(state: ClusterState) -> Setbacks:
@@ -299,7 +321,7 @@ def _start(state: ClusterState, plan: Plan, term: int, reason: str, blueprint: B
     )  # fmt: skip
     state = replace(
         state, phase="preparing", term=term, plan=plan, plans=plans, committed=point, begun=None, needed=needed,
-        waiting=needed, reported=(), holdings={}, lost={}, change=None, why="",
+        waiting=needed, reported=(), holdings={}, lost={}, silent=(), change=None, why="",
         setbacks=state.setbacks if first_term else _setbacks(state),
     )  # fmt: skip
     prepare = Prepare(term=term, round=point, plan=plan, moves=restart.moves, devices=needed, reason=reason)

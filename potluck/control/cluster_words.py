@@ -22,6 +22,7 @@ class Lost(Value, frozen=True, kw_only=True, tag="lost"):
 
     device: str
     why: str
+    silent: bool = False  # nothing was heard from it, rather than that its connection ended
 
 
 class IsPrepared(Value, frozen=True, kw_only=True, tag="is_prepared"):

@@ -10,6 +10,8 @@ import math
 from collections import deque
 from typing import Literal, NamedTuple
 
+from potluck.wire.channel import SILENT
+
 PATIENCE_S = 2.7  # of silence on a calm network; what is heard twice a second
 _USUAL_S = 0.6  # between two signs of life, on a calm network
 _MEMORY_S = 120.0  # of silences that count
@@ -48,7 +50,7 @@ class Suspicion:
         silence = now_s - self._heard_s
         allowed = self.allowed_s(now_s)
         if silence > allowed:
-            return Judgement("suspected", f"nothing was heard from it for {silence:.1f} s")
+            return Judgement("suspected", f"{SILENT} from it for {silence:.1f} s")
         if silence > max(2 * _USUAL_S, allowed / 2):
             return Judgement("slow", f"silent for {silence:.1f} s; {allowed:.1f} s are allowed")
         return Judgement("alive", "heard a moment ago")

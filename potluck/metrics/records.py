@@ -185,9 +185,9 @@ def _tagged(value: Any) -> Any:
 
 
 def has_ended(path: Path) -> bool:
-    """Whether the last thing in a file of records is how the run ended."""
+    """Whether the last thing in a file of records is that the run ended, and not by an error."""
     try:
-        last = path.read_bytes().rstrip(b"\n").rpartition(b"\n")[2]
-        return bool(msgspec.json.decode(last, type=dict).get("type") == "run_ended")
+        last = msgspec.json.decode(path.read_bytes().rstrip(b"\n").rpartition(b"\n")[2], type=dict)
+        return last.get("type") == "run_ended" and last.get("reason") != "failed"
     except (OSError, msgspec.MsgspecError):
         return False

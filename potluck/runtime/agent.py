@@ -46,7 +46,7 @@ from potluck.control.agent import (
     TrainState,
     agent_transition,
 )
-from potluck.errors import OUT_OF_MEMORY, Cancelled, DeviceError, LinkError, PotluckError
+from potluck.errors import OUT_OF_MEMORY, Cancelled, DeviceError, LinkError, LinkTimeout, PotluckError
 from potluck.model.blocks import value_bytes
 from potluck.model.program import ProgramPair, decode
 from potluck.plan.schedule import late_weights, stage_of
@@ -162,7 +162,7 @@ class Agent:
         self._next: Executor | None = None  # whose state is being put together
         self._programs: tuple[str, ProgramPair] | None = None  # with their digest, as the next plan's are the same
         self._keeper = Keeper(lambda: self._state.live)
-        self._copier = Copier(self._keeper, lambda held: self._tell(Copied(held=held)), self._timeout_s)
+        self._copier = Copier(self._keeper, self._stored, self._timeout_s)
         self._surveyor = Surveyor(client, spec, device)
         self._closed = False
 
@@ -202,8 +202,14 @@ class Agent:
         )  # fmt: skip
 
     def leave(self) -> None:
-        """Asks to be let go; others take over first. From any thread, or a signal."""
-        self._client.send(Leaving())
+        """Asks to be let go; others take over first. From any thread, or a signal.
+
+        Where there is no coordinator to ask, what is held is written down.
+        """
+        if self._state.sought:
+            self._tell(HeldLongEnough())
+        else:
+            self._client.send(Leaving())
 
     def close(self) -> None:
         """Ends everything that runs in the background."""
@@ -220,6 +226,14 @@ class Agent:
     # --- in the listening thread
 
     def _listen(self) -> None:
+        """Whatever goes wrong here must not leave the device waiting for ever."""
+        try:
+            self._sort_orders()
+        except Exception as error:
+            traceback.print_exc()
+            self._work.put(Leave(reason=_one_line(error), in_order=False))
+
+    def _sort_orders(self) -> None:
         """Sorts what the coordinator says."""
         while not self._closed:
             event = self._client.inbox.get()
@@ -242,7 +256,7 @@ class Agent:
         """Looks for the coordinator; whether it is back."""
         address = self._client.address
         self._say(f"holding round {self._newest()} for {duration_text(self._hold_s)}, looking for {address}")
-        client = found_again(address, self._hello(), self._hold_s, lambda: self._closed)
+        client = found_again(address, self._hello(), self._hold_s, lambda: self._closed or self._state.phase == "over")
         if client is None:
             self._tell(HeldLongEnough())
             return False
@@ -263,6 +277,12 @@ class Agent:
             for order in orders:
                 self._obey(order)
 
+    def _stored(self, held: Held, state: StageState) -> None:
+        """A copy is whole. Kept and told as one, so that nobody is told of what was let go in between."""
+        with self._lock:
+            self._keeper.keep(held, state)
+            self._tell(Copied(held=held))
+
     def _obey(self, order: AgentOrder) -> None:
         about = order.message if isinstance(order, Tell) else None
         self._failpoint(type(order).__name__ + (f" {type(about).__name__}" if about is not None else ""))
@@ -278,7 +298,7 @@ class Agent:
             case Keep():
                 self._keeper.retain(order.copies)
             case TrainState():
-                self._executor, self._next = self._next, None
+                self._executor, self._next = (self._next if order.held is not None else None), None
                 self._keeper.train(None if self._executor is None else self._executor.stage.state)
             case Seek():
                 self._say(f"the coordinator is gone ({order.why})")
@@ -306,8 +326,9 @@ class Agent:
 
     def _enter(self, welcome: Welcome) -> None:
         self._timeout_s = welcome.timeout_s
-        if self._link is None:
-            self._link = open_link(welcome.carrier, self._spec.name, self._bind, welcome.bandwidth_bytes_s)
+        if self._link is not None:  # of before: another coordinator may count its terms from 1 again
+            self._link.close()
+        self._link = open_link(welcome.carrier, self._spec.name, self._bind, welcome.bandwidth_bytes_s)
         self._surveyor.welcomed(self._link, welcome)
         self._client.send(Linked(address=self._link.address))
         self._say(f"{self._spec.name} joined {self._client.address}")
@@ -374,7 +395,7 @@ class Agent:
         sizes = {s.name: value_bytes(programs.train.values[s.id], 1) for s in trainable}
         committer: Committer
         if order.own_commit:
-            committer = DecideAlone(me, self._tell_ready, [s.name for s in trainable], order.clip_norm)
+            committer = DecideAlone(me, self._tell_ready, [s.name for s in trainable], order.clip_norm, self._goes_on)
         else:
             committer = AskCoordinator(self._tell_ready, self._verdicts, self._timeout_s)
         site = Site(me, index, order.plan, layout, stage, link, self._timeout_s)
@@ -384,10 +405,14 @@ class Agent:
     def _tell_ready(self, ready: Ready | Committed) -> None:
         self._tell(Reports(ready=ready))
 
+    def _goes_on(self) -> bool:
+        """Whether somebody would hear of a commit."""
+        return self._state.phase == "training"
+
     def _put_together(self, link: Link, order: Prepare) -> StageState:
         """The state of this device's next stage, while others get of it what they need from here."""
         me = self._spec.name
-        trouble: list[LinkError] = []
+        trouble: list[Exception] = []
 
         def give() -> None:
             try:
@@ -398,7 +423,7 @@ class Agent:
                             link, move.target, order.round, state, self._timeout_s, move.held, fixed=True,
                             term=order.term,
                         )  # fmt: skip
-            except LinkError as error:
+            except Exception as error:  # whatever it is: others wait for what does not come
                 trouble.append(error)
 
         giving = threading.Thread(target=give, name="potluck-giving", daemon=True)
@@ -415,6 +440,8 @@ class Agent:
             giving.join(self._timeout_s)
         if trouble:
             raise trouble[0]
+        if giving.is_alive():
+            raise LinkTimeout(f"others did not take what {me} gives after {self._timeout_s:.0f} s")
         return joined(parts)
 
     def _evaluate(self, order: Evaluate) -> None:
@@ -442,8 +469,12 @@ class Agent:
 
     def _write_down(self) -> None:
         """What is held, as files, as nobody will ask for it any more."""
-        folder = write_held(self._spec.name, self._state.inventory, self._keeper.state)
-        self._say(f"what {self._spec.name} held is in {folder}")
+        try:
+            folder = write_held(self._spec.name, self._state.inventory, self._keeper.state)
+        except OSError as error:
+            self._say(f"what {self._spec.name} held cannot be written here ({error.strerror}) and is gone")
+        else:
+            self._say(f"what {self._spec.name} held is in {folder}")
 
     def _open_link(self) -> Link:
         if self._link is None:

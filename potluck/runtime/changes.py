@@ -47,6 +47,7 @@ class Changes:
         self._slow: tuple[str, ...] = ()  # devices whose pace has changed, if that is why a plan is looked for
         self._leaving: list[str] = []
         self._samples: str | None = None
+        self.measuring: set[str] = set()  # newcomers that are not done with it
         self._budgets: dict[str, int] = {}  # of devices that ran out of memory: less than they had to hold then
         self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="potluck-planning")
         self._search: Future[Plan | None] | None = None
@@ -75,7 +76,12 @@ class Changes:
         elif isinstance(message, Linked):
             self.gone(device)  # it may have left before, under this name
             self._welcome(device)
-        elif isinstance(message, Measured) and message.profile is not None and self.profile is not None:
+        elif isinstance(message, Measured):
+            self.measuring.discard(device)
+            self._measured(device, message)
+
+    def _measured(self, device: str, message: Measured) -> None:
+        if message.profile is not None and self.profile is not None and device in self._live.roster.hellos:
             hello = self._live.roster.hellos[device]
             new = as_measured(self._prepared, message.profile, hello.host, message)
             self.profile = with_newcomer(self.profile, limited(new, self._budgets.get(device)))
@@ -106,6 +112,7 @@ class Changes:
         if self._samples is None:
             self._samples = offer_samples(self._live, self._prepared)
         self._say(f"{device} joined and measures the model")
+        self.measuring.add(device)
         self._live.roster.send(device, measure_order(self._prepared, self._samples, self._measure_s))
 
     def look_for_better(self) -> None:
@@ -171,6 +178,7 @@ class Changes:
     def gone(self, device: str) -> None:
         """It has left, or is lost."""
         self._leaving = [d for d in self._leaving if d != device]
+        self.measuring.discard(device)
 
     def close(self) -> None:
         """Waits for nothing."""

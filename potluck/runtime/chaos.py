@@ -20,11 +20,12 @@ _LATEST_S = 30.0  # after which an incident is not the fault's any more
 class Rehearsal:
     """A watcher of a run that lets faults happen after their rounds."""
 
-    def __init__(self, roster: Roster, faults: Sequence[Fault]) -> None:
+    def __init__(self, roster: Roster, faults: Sequence[Fault], first_round: int, started_s: float) -> None:
+        """What was to happen before the first round has happened, before the run was interrupted."""
         willing = [name for name, hello in roster.hellos.items() if hello.chaos]
-        check_devices(faults, roster.specs, willing)
-        self._roster, self._left = roster, list(faults)
-        self._started_s = time.monotonic()
+        self._left = [fault for fault in faults if fault.after_round >= first_round]
+        check_devices(self._left, roster.specs, willing)
+        self._roster, self._started_s = roster, started_s
         self.happened: list[tuple[float, Fault]] = []  # seconds since the run started
 
     def record(self, record: Record) -> None:

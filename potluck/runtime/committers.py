@@ -33,12 +33,17 @@ class DecideAlone:
     """Judges its own report by the coordinator's rule and tells it afterwards: no message to wait for."""
 
     def __init__(
-        self, me: str, send: Callable[[Ready | Committed], None], parameters: Sequence[str], clip_norm: float | None
-    ) -> None:
+        self, me: str, send: Callable[[Ready | Committed], None], parameters: Sequence[str], clip_norm: float | None,
+        goes_on: Callable[[], bool],
+    ) -> None:  # fmt: skip
+        """`goes_on` says whether somebody would hear of a commit: one that nobody knows of cannot be used."""
         self._me, self._send, self._parameters, self._clip_norm = me, send, parameters, clip_norm
+        self._goes_on = goes_on
 
     def decide(self, ready: Ready, begin: Begin, attempt: int) -> Verdict:
         judgement = judge({self._me: ready}, self._parameters, self._clip_norm, attempt)
+        if not self._goes_on():
+            raise Cancelled("the coordinator is gone, or has given the plan up")
         if judgement.kind == "commit":
             self._send(Committed(ready=ready, loss=judgement.loss, gradient_norm=judgement.gradient_norm))
         elif judgement.kind == "stop":

@@ -48,6 +48,9 @@ class Machine(Protocol):
     def hear(self, device: str, message: FromAgent) -> None:
         """A device says something that is not about the round in hand."""
 
+    def spares(self, devices: Sequence[str]) -> bool:
+        """Whether there is a plan without these."""
+
 
 class Coordinator:
     """Trains one job over the devices of one plan, until it is done or the term is over."""
@@ -112,7 +115,7 @@ class Coordinator:
             reason = self._rounds(feeder, evaluator)
             self.saver.finish()
         except DeviceLost as lost:
-            self._machine.tell(Lost(device=lost.device, why=lost.why))
+            self._machine.tell(Lost(device=lost.device, why=lost.why, silent=lost.silent))
             raise TermOver(str(lost)) from None
         except LinkError as error:
             self._machine.tell(Broken(term=s.term, why=str(error)))
@@ -136,6 +139,10 @@ class Coordinator:
                 self._evaluate(evaluator, self.order.round(last - 1).epoch)
         for round in range(s.first_round, last):
             change = s.change(last - round)
+            stop = s.should_stop()
+            if change is not None and change.kind == "left" and not self._machine.spares(change.devices):
+                self._incident("left", self.committed, change.why, "nobody can take over: saves and stops")
+                change, stop = None, True
             if change is not None:
                 while begun:
                     self._settle(*begun.popleft())
@@ -143,7 +150,6 @@ class Coordinator:
                 self._machine.tell(change)
                 raise TermOver(change.why)
             fed = feeder.next(s.timeout_s)
-            stop = s.should_stop()
             evaluate = evaluator is not None and (self._due(round, s.job.eval_every) or round + 1 == last)
             save = self._due(round, s.job.checkpoint_every) or round + 1 == last or stop or evaluate
             if s.job.checkpoint_every is None and time.monotonic() - saved_s > _SAVE_AT_LEAST_S:
@@ -296,7 +302,7 @@ class Coordinator:
             except Overdue as overdue:
                 raise LinkTimeout(str(overdue)) from None  # who does not say what it holds either, is lost
             except DeviceLost as lost:
-                self._machine.tell(Lost(device=lost.device, why=lost.why))
+                self._machine.tell(Lost(device=lost.device, why=lost.why, silent=lost.silent))
             else:
                 if isinstance(message, Stored):
                     self.copying.stored(device, message.held, time.monotonic())

@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from potluck.errors import LinkError
 from potluck.runtime.keeper import Keeper, copied
+from potluck.runtime.stage import StageState
 from potluck.runtime.state_transfer import receive_state, send_state
 from potluck.types import Held
 from potluck.wire.link import Link
@@ -19,8 +20,8 @@ _AT_ONCE = 4  # of threads: giving, and taking from a few wards
 class Copier:
     """Makes copies, and says so when each is whole. What a broken link interrupts is never kept."""
 
-    def __init__(self, keeper: Keeper, stored: Callable[[Held], None], timeout_s: float) -> None:
-        """`stored` is told of every copy that is whole, from any thread."""
+    def __init__(self, keeper: Keeper, stored: Callable[[Held, StageState], None], timeout_s: float) -> None:
+        """`stored` is given every copy that is whole, from any thread."""
         self._keeper, self._stored, self._timeout_s = keeper, stored, timeout_s
         self._pool = ThreadPoolExecutor(max_workers=_AT_ONCE, thread_name_prefix="potluck-copies")
 
@@ -29,15 +30,13 @@ class Copier:
     ) -> None:
         """Copies the state that is trained, now; each ward is about to send this copy of its own."""
         state = copied(self._keeper.state(replace(held, live=True)))
-        self._keeper.keep(held, state)
-        self._stored(held)
+        self._stored(held, state)
         if guardian is not None:
-            self._pool.submit(self._give, link, guardian, held, bytes_s, link.term)
+            self._pool.submit(self._give, link, guardian, held, state, bytes_s, link.term)
         for ward, expected in wards.items():
             self._pool.submit(self._take, link, ward, expected, link.term)
 
-    def _give(self, link: Link, guardian: str, held: Held, bytes_s: float | None, term: int) -> None:
-        state = self._keeper.state(held)
+    def _give(self, link: Link, guardian: str, held: Held, state: StageState, bytes_s: float | None, term: int) -> None:
         try:
             send_state(link, guardian, held.round, state, self._timeout_s, held, fixed=True, bytes_s=bytes_s, term=term)
         except LinkError:
@@ -48,8 +47,7 @@ class Copier:
             state = receive_state(link, ward, held.round, self._timeout_s, held, term=term)
         except LinkError:
             return
-        self._keeper.keep(held, state)
-        self._stored(held)
+        self._stored(held, state)
 
     def close(self) -> None:
         """Waits for nothing: threads end with their link."""

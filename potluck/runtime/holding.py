@@ -31,7 +31,8 @@ def found_again(address: str, hello: Hello, hold_s: float, closed: Callable[[], 
     while time.monotonic() < deadline and not closed():
         try:
             client: Client = ControlClient(address, FromCoordinator, timeout_s=_KNOCK_S)
-        except DeviceError:
+        except DeviceError:  # nobody is there, or somebody else
+            time.sleep(_PAUSE_S)
             continue
         if _let_in(client, hello):
             return client

@@ -37,7 +37,8 @@ class LiveFleet:
         self._local = fleet.devices if fleet is not None else ()
         self._bandwidth = fleet.bandwidth_bytes_s if fleet is not None else None
         self._options, self._back = options, back
-        self.held = False  # devices have held on to the run that was interrupted
+        self.held = False  # devices have held on to the run that was interrupted,
+        self.holding = False  # and still do: until a plan is in force they must not be told to stop
         self._term = 0
         self._stack = contextlib.ExitStack()
 
@@ -59,7 +60,7 @@ class LiveFleet:
         welcome = Welcome(carrier=options.carrier, bandwidth_bytes_s=self._bandwidth, timeout_s=options.timeout_s)
         self.roster = Roster(self.server, welcome)
         self.agents = self._stack.enter_context(LocalAgents(local, self.server.address))
-        self._stack.callback(lambda: self.roster.broadcast(Stop(reason="finished")))
+        self._stack.callback(lambda: None if self.holding else self.roster.broadcast(Stop(reason="finished")))
         self.roster.proofs = self.agents.proofs
         self.roster.died = self.agents.died
         self.roster.interrupted = options.should_stop
@@ -71,6 +72,8 @@ class LiveFleet:
             self.held = self.roster.gather_back(back.devices, back.run, _RETURN_S, options.progress)
         if not self.held:
             self._gather()
+            self.held = back is not None and any(h.holds == back.run for h in self.roster.hellos.values())
+        self.holding = self.held
         self.roster.interrupted = lambda: False  # from here on an interrupt drains: rounds look at should_stop
 
     def _gather(self) -> None:
@@ -99,6 +102,8 @@ class LiveFleet:
         return self._term
 
     def fail(self, error: BaseException) -> None:
-        """Tells every device that it is over."""
-        self.roster.broadcast(Stop(reason=f"the run failed: {error}"))
+        """Tells every device that it is over; those that hold on to a run go on with that."""
         self.link.cancel("the run failed")
+        if self.holding:
+            return
+        self.roster.broadcast(Stop(reason=f"the run failed: {error}"))

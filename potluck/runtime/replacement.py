@@ -44,13 +44,14 @@ class Replacement:
         idle = self._idle(order.force)
         if len(order.without) == 1:
             ahead = self._ahead.get((order.force, order.without[0], tuple(idle)))
-            if ahead is not None and ahead.done() and not ahead.cancelled():
+            if ahead is not None and ahead.done() and not ahead.cancelled() and ahead.exception() is None:
                 return ahead.result()
         return self._nearest(order.force, order.without, idle, order.held)
 
     def look_ahead(self, plan: Plan) -> None:
         """Finds, in the background, a plan for the loss of each device."""
         self.cancel()
+        self._ahead.clear()
         idle = self._idle(plan)
         for device in plan.devices:
             key = (plan, device, tuple(idle))
@@ -60,7 +61,6 @@ class Replacement:
         """What was not begun is not needed any more."""
         for found in self._ahead.values():
             found.cancel()
-        self._ahead.clear()
 
     def close(self) -> None:
         """Waits for nothing."""
@@ -82,7 +82,8 @@ class Replacement:
     def _idle(self, plan: Plan) -> list[str]:
         profile, roster = self._changes.profile, self._live.roster
         known = set(roster.specs if profile is None else (d.device.name for d in profile.devices))
-        return [d for d in list(roster.links) if d not in plan.devices and d in known]
+        free = [d for d in list(roster.links) if d not in plan.devices and d not in self._changes.measuring]
+        return [d for d in free if d in known]
 
     def _nearest(
         self, plan: Plan, without: Sequence[str], idle: Sequence[str], held: Mapping[str, Collection[int]]

@@ -192,8 +192,9 @@ class Roster:
         name = self._names.get(number)
         if self._gathering is None or name is None or name in self.proofs:
             return False
-        del self._names[number], self._numbers[name], self.specs[name]
-        self.links.pop(name, None)
+        del self._names[number], self._numbers[name]
+        for known in (self.specs, self.hellos, self.links):
+            known.pop(name, None)
         self._gathering(f"{name} left again ({why}); waiting for another device")
         return True
 
@@ -204,14 +205,14 @@ class Roster:
         if name is not None:
             # How its process ended says more, where it is known; it is about to be.
             dead = self.died().get(name) if name in self.proofs else None
-            raise self._gone(name, dead or f"device {name} is gone ({event.why})")
+            raise self._gone(name, dead or f"device {name} is gone ({event.why})", silent=event.silent and not dead)
 
     def _failure(self, name: str, message: Failed) -> PotluckError:
         if message.exit_code == InputError.exit_code and self.closed:  # while others train, it is only a device less
             return InputError(f"device {name}: {message.text}")
         return self._gone(name, f"device {name}: {message.text}")
 
-    def _gone(self, name: str, how: str) -> DeviceLost:
+    def _gone(self, name: str, how: str, *, silent: bool = False) -> DeviceLost:
         """Forgets a device; what it says from now on is nobody's."""
         self._buried.add(name)
         number = self._numbers.pop(name, None)
@@ -220,4 +221,4 @@ class Roster:
             self._server.disconnect(number, "this run goes on without it; join again")
         for known in (self.specs, self.hellos, self.links):
             known.pop(name, None)
-        return DeviceLost(name, how, self.what_now)
+        return DeviceLost(name, how, self.what_now, silent=silent)

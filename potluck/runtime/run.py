@@ -60,19 +60,20 @@ def run_on(
     """
     for device in sorted(set(live.roster.specs) - set(plan.devices)):
         options.progress(f"{device} is not in the plan and stays idle")
-    rehearsal = Rehearsal(live.roster, options.chaos) if options.chaos else None
-    if rehearsal is not None:
-        options = replace(options, watchers=[*options.watchers, rehearsal])
     changes = Changes(live, prepared, profile, options)
     session = replace(
         _session(live, prepared, plan, options, reason, held=before is not None), heard=changes.heard,
         observed=changes.observed, change=changes.due,
         copy_bytes_s={} if profile is None else copy_rates(profile),
     )  # fmt: skip
+    rehearsal = None
     try:
+        if options.chaos:
+            first = session.folder.ledger.rounds if before else session.first_round
+            rehearsal = Rehearsal(live.roster, options.chaos, first, session.started_s)
+            session.watchers.append(rehearsal)
         live.server.offer(session.digest, encode(prepared.built.programs))
         live.roster.closed = False
-        session.folder.keep_profile(profile)
         coordinator, ended = _train(terms(live, prepared, changes, session), before or {})
         model_path = coordinator.saver.write_final()
     except BaseException as error:
@@ -167,6 +168,6 @@ def _result(
         samples_per_s=throughput(records),
         samples_lost=found.lost if isinstance(found.lost, int) else len(found.lost),
         samples_doubled=found.doubled if isinstance(found.doubled, int) else len(found.doubled),
-        round_s=usual_round_s(records, session.term),
+        round_s=usual_round_s(records, coordinator.s.term),
         predicted_s=predicted_s,
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import hashlib
 import os
 import secrets
 from collections.abc import Mapping
@@ -22,7 +23,7 @@ from potluck.metrics.records import RECORDS, RecordLog
 from potluck.recover import checkpoint
 from potluck.recover.snapshot import separate
 from potluck.runtime.run_dirs import MODEL
-from potluck.runtime.term_log import TERMS, TermLog
+from potluck.runtime.term_log import TERMS, TermLog, read_terms
 from potluck.types import Profile
 
 PROGRAM = "program.json"
@@ -111,7 +112,7 @@ class Resumed(NamedTuple):
     """Where a run goes on."""
 
     checkpoint: checkpoint.Checkpoint
-    last_term: int  # of the rounds that stay
+    last_term: int  # above which the next one is: devices may hold states of any
 
 
 def load_resume(path: Path, digest: str, data_digest: str, job: Job) -> Resumed:
@@ -128,9 +129,30 @@ def load_resume(path: Path, digest: str, data_digest: str, job: Job) -> Resumed:
             raise InputError(f"{path}: no checkpoint to resume from; start a new run in another --run-dir")
         _check_same(found, digest, data_digest, job)
         last = found.manifest.position.round - 1
-        return Resumed(found, ledger.entry(last).term if last >= 0 else 0)
+        known = read_terms(path / TERMS)
+        return Resumed(found, max([0, *known, *([ledger.entry(last).term] if last >= 0 else [])]))
     finally:
         ledger.close()
+
+
+def check_resumable(path: Path, digest: str, data_digest: str, job: Job) -> None:
+    """An InputError if the run in a folder cannot go on with this job: better before devices are asked for."""
+    if checkpoint.newest(path) is not None or not read_terms(path / TERMS):
+        load_resume(path, digest, data_digest, job)
+        return
+    try:  # no checkpoint yet: devices may have held on
+        facts = msgspec.json.decode((path / RUN).read_bytes(), type=RunFacts)
+        program = hashlib.sha256((path / PROGRAM).read_bytes()).hexdigest()
+    except (OSError, msgspec.MsgspecError) as error:
+        raise InputError(f"{path}: no run to resume ({error}); start without --resume") from None
+    for name, here, there in (
+        ("seed", job.seed, facts.seed),
+        ("batch_size", job.batch_size, facts.batch_size),
+        ("number of samples", job.sample_count, facts.samples),
+        ("program", digest[:12], program[:12]),
+    ):
+        if here != there:
+            raise InputError(f"{path}: made with {name} {there}, the job now has {here}; restore the job")
 
 
 def _check_same(found: checkpoint.Checkpoint, digest: str, data_digest: str, job: Job) -> None:

@@ -17,6 +17,7 @@ from potluck.wire.link import Buffer, Link, Tag
 
 _CHUNK_BYTES = 4 * 2**20  # of tensors that are copied at a time
 _PIECE_BYTES = 4 * 2**20
+_MOST_BYTES = 64 * 2**30  # of one chunk: a tensor that is larger does not fit a device
 _SMALL_PIECE_BYTES = 512 * 1024  # where what trains goes first
 _PARTS = ("parameters", "buffers", "optimizer")
 _Named = tuple[str, str, torch.Tensor]  # part of the state, name, tensor
@@ -74,6 +75,8 @@ def receive_state(
             head = msgspec.msgpack.decode(head_bytes, type=_Chunk)
         except (msgspec.DecodeError, ValueError) as error:
             raise LinkError(f"damaged state arrived from {peer} ({error}); the link is broken") from None
+        if min(head.sizes, default=0) < 0 or sum(head.sizes) > _MOST_BYTES:
+            raise LinkError(f"damaged state arrived from {peer} ({sum(head.sizes)} bytes); the link is broken")
         buffers = [memoryview(bytearray(size)) for size in head.sizes]
         rest = [buffer for buffer in buffers if len(buffer)]
         while rest:
@@ -87,7 +90,10 @@ def receive_state(
             number += 1
         if _digest(buffers) != head.digest:
             raise LinkError(f"the state that arrived from {peer} is not what was sent; the link is broken")
-        for (part, name), tensor in zip(head.names, unpack([heads, *buffers], torch.device("cpu")), strict=True):
+        tensors = unpack([heads, *buffers], torch.device("cpu"))
+        if len(tensors) != len(head.names):
+            raise LinkError(f"damaged state arrived from {peer}; the link is broken")
+        for (part, name), tensor in zip(head.names, tensors, strict=True):
             if tensor is None or part not in found:
                 raise LinkError(f"damaged state arrived from {peer}; the link is broken")
             found[part][name] = tensor

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from msgspec.structs import replace
 
@@ -51,6 +51,7 @@ from potluck.types import Plan
 from potluck.units import size_text
 from potluck.wire import messages
 
+_BACK_S = 60.0  # in which devices come back that this side could not hear
 _CAUSE_S = 4.0  # in which a device that does not answer others is noticed by its own connection
 
 
@@ -78,9 +79,12 @@ class Terms:
         if before:
             committed = s.folder.ledger.rounds
             away = [d for d in before[max(before)].devices if d not in here]
+            holders = [d for d, hello in self._live.roster.hellos.items() if hello.holds == s.folder.run_id]
+            self._used.update(before.values())  # what they computed is in the ledger
             step = reopened(
-                before, rounds=s.order.rounds, committed=committed, saved=s.model.round, here=here, away=away
-            )
+                before, rounds=s.order.rounds, committed=committed, saved=s.model.round, here=here, away=away,
+                holders=[d for d in holders if d in here], blueprint=self.blueprint,
+            )  # fmt: skip
         else:
             step = opened(
                 s.plan, term=self._live.next_term(s.term), rounds=s.order.rounds, first=s.first_round, here=here,
@@ -91,7 +95,8 @@ class Terms:
 
     def next(self) -> Coordinator:
         """The coordinator of the next term, as soon as it is in force; an error if there is no way on."""
-        deadline, phase = 0.0, ("", -1)
+        deadline = 0.0
+        phase: tuple[str, int, tuple[str, ...]] = ("", -1, ())
         while True:
             if self._stop is not None:
                 raise self._reason_to_stop(self._stop)
@@ -100,11 +105,18 @@ class Terms:
             if self.state.phase == "planning" and self._asked is not None:
                 self._plan(self._asked)
                 continue
-            now: tuple[str, int] = (self.state.phase, self.state.term)
+            now = (self.state.phase, self.state.term, self.state.waiting)
             if now != phase:
                 phase = now
-                deadline = time.monotonic() + (_CAUSE_S if phase[0] == "seeking" else self._session.timeout_s)
+                deadline = time.monotonic() + self._patience_s()
             self._pump(deadline)
+
+    def _patience_s(self) -> float:
+        """How long to wait for what the phase waits for."""
+        if self.state.phase == "seeking":
+            return _CAUSE_S
+        back = self.state.phase == "asking" and any(d not in self.state.here for d in self.state.waiting)
+        return min(_BACK_S, self._session.timeout_s) if back else self._session.timeout_s
 
     def _pump(self, deadline: float) -> None:
         """What one device says, or that nobody says anything."""
@@ -116,7 +128,7 @@ class Terms:
             late: dict[str, Event] = {"asking": Stalled(), "seeking": NoCause()}
             self.tell(late.get(self.state.phase, Broken(term=self.state.term, why=str(overdue))))
         except DeviceLost as lost:
-            self.tell(Lost(device=lost.device, why=lost.why))
+            self.tell(Lost(device=lost.device, why=lost.why, silent=lost.silent))
         else:
             self.hear(device, message)
 
@@ -132,8 +144,10 @@ class Terms:
             case messages.Ready() | messages.Committed() | messages.Stored():
                 pass  # of a term that is over
             case messages.Linked():
+                awaited = device in self.state.waiting  # with what it holds: measuring would take that room
                 self.tell(Joined(device=device))
-                self._session.heard(device, message)
+                if not awaited:
+                    self._session.heard(device, message)
             case _:
                 self._session.heard(device, message)
 
@@ -207,6 +221,7 @@ class Terms:
         for device, hello in self._live.roster.hellos.items():  # another machine may give other last bits
             self._machines[device] = (hello.host, hello.device.kind, hello.device.threads, hello.torch_version)
         self._used.add(plan)
+        before.folder.keep_profile(self._changes.profile)
         before.folder.terms.append(Term(term=order.term, round=order.round, plan=plan))
         before.folder.ledger.fsync |= len(plan.devices) > 1
         alike = len({self._machines.get(device) for known in self._used for device in known.devices}) == 1
@@ -239,6 +254,7 @@ class Terms:
     def _adopt(self, order: Adopt) -> None:
         """Says what happened since the last term was in force."""
         self._live.roster.watch(self.state.plan.devices)
+        self._live.holding = False
         now_s = time.monotonic() - self._session.started_s
         for incident in self._incidents:
             self._say(replace(incident, recovery_s=now_s - incident.at_s))
@@ -266,6 +282,11 @@ class Terms:
         """Writes that the run ended by an error."""
         if self._coordinator is not None:
             self._coordinator.say_end("failed", str(error))
+
+    def spares(self, devices: Sequence[str]) -> bool:
+        """Whether there is a plan without these."""
+        order = ComputePlan(number=0, force=self.state.plan, without=tuple(devices), held={})
+        return self._replacement.find(order) is not None
 
     def close(self) -> None:
         """Waits for nothing."""

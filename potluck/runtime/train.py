@@ -18,7 +18,7 @@ from potluck.runtime.planning import plan_for
 from potluck.runtime.prepare import PreparedJob, prepare_job
 from potluck.runtime.run import TrainResult, run_on
 from potluck.runtime.run_dirs import new_run_dir
-from potluck.runtime.run_folder import kept_profile, known_run
+from potluck.runtime.run_folder import check_resumable, kept_profile, known_run
 from potluck.runtime.run_process import RunProcess
 from potluck.runtime.term_log import TERMS, read_terms
 from potluck.types import DeviceSpec, Fleet, Plan
@@ -98,11 +98,15 @@ def _train(job: Job, fleet: Fleet | None, options: Options) -> TrainResult:
         _check_batch(job, fleet)
         _check_memory(prepared, fleet)
     before = terms_before(options)
+    if options.resume and options.run_dir is not None:
+        check_resumable(options.run_dir, prepared.facts.digest, prepared.data_digest, job)
     with LiveFleet(fleet, options, interrupted(options, before)) as live:
         if live.held and options.run_dir is not None:
+            plan, profile = before[max(before)], kept_profile(options.run_dir)
+            known = set() if profile is None else {d.device.name for d in profile.devices}
             return run_on(
-                live, prepared, before[max(before)], options, reason="the coordinator is back",
-                profile=kept_profile(options.run_dir), before=before,
+                live, prepared, plan, options, reason="the coordinator is back", before=before,
+                profile=profile if set(plan.devices) <= known else None,
             )  # fmt: skip
         _check_batch(job, live.fleet)
         if options.plan is not None or len(live.fleet.devices) == 1:

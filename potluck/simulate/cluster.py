@@ -106,9 +106,9 @@ class Run:
         self.world, self._kind = World(seed), device
         self.model = Pipeline()
         self.rounds = rounds
-        self.expected = [start_number()]
+        self.expected: list[Numbers] = [{name: start_number(name) for name in self.model.sizes}]
         for number in range(rounds):
-            self.expected.append(trained(self.expected[-1], number))
+            self.expected.append({name: trained(value, number) for name, value in self.expected[-1].items()})
         dice = self.world.random
         count = dice.randint(2, 5)
         self.devices: dict[str, Device] = {f"d{i}": device(f"d{i}", self) for i in range(count)}
@@ -160,7 +160,9 @@ class Run:
             if device.alive and live is not None and live.round > committed and not alone:
                 raise Violation(f"{device.name} committed round {live.round - 1}, which the ledger has lost")
         plans, saved = self.disk.plans, self.disk.saved
-        self._start(lambda: reopened(plans, rounds=self.rounds, committed=committed, saved=saved, here=()))
+        self._start(
+            lambda: reopened(plans, rounds=self.rounds, committed=committed, saved=saved, here=(), blueprint=self.model)
+        )
 
     def _tell(self, event: Event) -> None:
         if self.up:
@@ -189,7 +191,8 @@ class Run:
         """A deadline for whatever is awaited; anything that happens moves it."""
         self._deadline += 1
         number, life = self._deadline, self._lives
-        seconds = _RETURN_S if self.state.why == "the coordinator is back" else _PATIENCE_S
+        away = any(d not in self.state.here for d in self.state.waiting)
+        seconds = _RETURN_S if self.state.phase == "asking" and away else _PATIENCE_S
 
         def late() -> None:
             if number == self._deadline and life == self._lives and self.up:
@@ -269,7 +272,7 @@ class Run:
     def _give(self, term: int, move: Move) -> None:
         if move.held.round != self._held_by_coordinator:
             raise Violation(f"the coordinator was asked for {move.held} and has {self._held_by_coordinator}")
-        numbers = dict.fromkeys(move.names, self.expected[self._held_by_coordinator])
+        numbers = {name: self.expected[self._held_by_coordinator][name] for name in move.names}
         target, life = self.devices[move.target], self._lives
         self.world.carry(
             COORDINATOR, move.target,
@@ -382,7 +385,7 @@ class Run:
 
     def _checkpoint(self, round: int, found: dict[str, Numbers]) -> None:
         whole: Numbers = {name: number for numbers in found.values() for name, number in numbers.items()}
-        wrong = [name for name in self.model.sizes if whole.get(name) != self.expected[round]]
+        wrong = [name for name in self.model.sizes if whole.get(name) != self.expected[round][name]]
         if wrong:
             raise Violation(f"the checkpoint of round {round} has other numbers of {wrong}")
         self._held_by_coordinator = self.disk.saved = round
@@ -418,11 +421,11 @@ class Run:
         self.world.carry(COORDINATOR, device, gone)
         self.world.after(15.0, gone)  # if a broken line has swallowed it
 
-    def lose(self, device: str, why: str) -> None:
+    def lose(self, device: str, why: str, *, silent: bool = False) -> None:
         """The coordinator notices that a device is gone."""
         if self.up and device in self.state.here:
             self._close(device)
-            self._tell(Lost(device=device, why=why))
+            self._tell(Lost(device=device, why=why, silent=silent))
 
     # --- what goes wrong
 
@@ -437,7 +440,7 @@ class Run:
     def _fault(self, who: str, moment: str) -> None:
         dice = self.world.random
         alive = [d for d in self.devices.values() if d.alive]
-        kind = dice.choice(("kill", "kill", "freeze", "isolate", "one_way", "peers", "crash", "leave", "join"))
+        kind = dice.choice(("kill", "kill", "freeze", "isolate", "one_way", "peers", "crash", "alone", "leave", "join"))
         victim = self.devices[who] if who in self.devices and dice.random() < 0.5 else dice.choice(alive or [None])
         if victim is None or (kind == "kill" and len(alive) < 2):
             return
@@ -459,6 +462,11 @@ class Run:
             case "peers":
                 other = dice.choice(alive)
                 self.world.cut(victim.name, other.name, seconds)
+            case "alone":  # the coordinator hears nobody
+                self.world.cut(COORDINATOR, "*", seconds)
+                self.world.cut("*", COORDINATOR, seconds)
+                for device in alive:
+                    self._silent(device, seconds)
             case "crash":
                 if self.up:
                     self.crash(seconds)
@@ -472,7 +480,8 @@ class Run:
 
     def _silent(self, victim: Device, seconds: float) -> None:
         if seconds >= SILENCE_S:
-            self.world.after(SILENCE_S, lambda: self.lose(victim.name, f"{victim.name} is silent"))
+            why = f"{victim.name} is silent"
+            self.world.after(SILENCE_S, lambda: self.lose(victim.name, why, silent=True))
 
 
 def _seconds(plan: Plan) -> float:

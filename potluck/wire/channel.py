@@ -28,6 +28,7 @@ STRANGER_MESSAGES = 16  # that one who is not yet accepted may send: a greeting 
 STRANGER_BYTES = 256 * 1024  # and short
 CLOSE_S = 1.0
 GOODBYE = "the other side closed"
+SILENT = "nothing was heard"
 
 
 class Watch(Protocol):
@@ -60,7 +61,7 @@ class FixedWatch:
     def gone(self, now_s: float) -> str | None:
         """Why it is taken for gone, if it is."""
         silence = now_s - self._heard_s
-        return f"nothing was heard from it for {silence:.1f} s" if silence > self._silence_s else None
+        return f"{SILENT} from it for {silence:.1f} s" if silence > self._silence_s else None
 
 
 @dataclass(frozen=True)
@@ -89,6 +90,11 @@ class Disconnected:
     def said_goodbye(self) -> bool:
         """Whether the other side closed it in order, rather than vanish."""
         return self.why.startswith(GOODBYE)
+
+    @property
+    def silent(self) -> bool:
+        """Whether nothing was heard any more, rather than that the connection ended."""
+        return self.why.startswith(SILENT)
 
 
 @dataclass

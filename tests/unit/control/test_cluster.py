@@ -119,7 +119,9 @@ def test_without_a_copy_everything_comes_from_the_coordinator() -> None:
 
 
 def test_who_comes_back_to_a_coordinator_goes_on_where_it_was() -> None:
-    state, orders = reopened({1: PLAN}, rounds=ROUNDS, committed=3, saved=0, here=("a", "b"), away=("c",))
+    state, orders = reopened(
+        {1: PLAN}, rounds=ROUNDS, committed=3, saved=0, here=("a", "b"), away=("c",), blueprint=MODEL
+    )
     assert orders == [Abandon(term=1, devices=("a", "b"), reason="the coordinator is back")]
     state, orders = transition(state, holds("a", 3), MODEL)
     copy = Held(term=1, stage=2, round=3)

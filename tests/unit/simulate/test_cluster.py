@@ -33,7 +33,7 @@ def test_no_promise_is_broken_whatever_happens(half: int) -> None:
     assert finished > 0.95 * len(outcomes)  # the others lost everybody, or two to the same round
     assert sum(outcome.terms > 2 for outcome in outcomes) > 0.2 * len(outcomes)
     kinds = {fault.split()[0] for outcome in outcomes for fault in outcome.faults}
-    assert kinds == {"kill", "freeze", "isolate", "one_way", "peers", "crash", "leave", "join"}
+    assert kinds == {"kill", "freeze", "isolate", "one_way", "peers", "crash", "alone", "leave", "join"}
 
 
 @pytest.mark.full

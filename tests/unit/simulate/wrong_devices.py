@@ -20,7 +20,7 @@ class CopiesTooOld(Device):
     """Keeps a copy that is one round older than it says."""
 
     def copied(self, numbers: Numbers, held: Held) -> Numbers:
-        return dict.fromkeys(numbers, self._around.expected[held.round - 1])
+        return {name: self._around.expected[held.round - 1][name] for name in numbers}
 
 
 class SkipsARound(Device):

@@ -1,0 +1,17 @@
+"""The state machine in force, and a word when its run's clock starts: records count from there."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+
+from potluck.runtime.terms import Terms
+from potluck.types import Plan
+
+
+class Told(Terms):
+    """Says on standard output when the run began, on the machine's monotonic clock."""
+
+    def open(self, before: Mapping[int, Plan]) -> None:
+        print(json.dumps({"ready_s": self._session.started_s}), flush=True)
+        super().open(before)
