@@ -66,17 +66,18 @@ class Site:
         }  # fmt: skip
         (folder / "plan.json").write_text(json.dumps(plan))
 
-    def start(self, *arguments: str) -> subprocess.Popen[bytes]:
+    def start(self, *arguments: str, module: tuple[str, ...] = ("potluck",)) -> subprocess.Popen[bytes]:
         environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
-        command = [sys.executable, "-m", "potluck", *arguments]
+        command = [sys.executable, "-m", *module, *arguments]
         with (self.folder / "log").open("ab") as log:
             process = subprocess.Popen(command, cwd=self.folder, env=environment, stdout=log, stderr=log)
         self.processes.append(process)
         return process
 
-    def train(self, *more: str) -> subprocess.Popen[bytes]:
-        where = ["--listen", f"127.0.0.1:{self.port}", "--devices", "2", "--no-local", "--run-dir", str(self.run)]
-        return self.start("train", "job.py", *where, "--plan", "plan.json", *more)
+    def train(self, *more: str, run: str = "run", module: tuple[str, ...] = ("potluck",)) -> subprocess.Popen[bytes]:
+        where = ["--listen", f"127.0.0.1:{self.port}", "--devices", "2", "--no-local"]
+        run_dir = ["--run-dir", str(self.folder / run)]
+        return self.start("train", "job.py", *where, *run_dir, "--plan", "plan.json", *more, module=module)
 
     def join(self, name: str, hold: str = "60s") -> subprocess.Popen[bytes]:
         return self.start("join", f"127.0.0.1:{self.port}", "--name", name, "--threads", "1", "--hold", hold)
@@ -124,20 +125,17 @@ def test_a_coordinator_that_was_killed_goes_on_with_the_same_devices(
     undisturbed: dict[str, torch.Tensor], tmp_path: Path
 ) -> None:
     with site(tmp_path, 400) as it:
-        train, *devices = it.train(), it.join("a"), it.join("b")
-        until(lambda: it.committed >= 20, "training")
-        train.send_signal(signal.SIGKILL)
-        train.wait(PATIENT_S)
-        before = it.committed
+        dying = it.train(module=("tests.process.dying_coordinator", "20"))
+        devices = [it.join("a"), it.join("b")]
+        assert dying.wait(PATIENT_S) == -signal.SIGKILL
+        assert it.committed == 21  # the last of which nobody has heard of
         assert it.train("--resume").wait(PATIENT_S) == 0
         assert [device.wait(PATIENT_S) for device in devices] == [0, 0]  # the same processes, to the end
         found = state(it.run)
         assert [n for n in undisturbed if not torch.equal(found[n], undisturbed[n])] == []
         assert audit(it.run).finished
         [back] = [r for r in read(it.run / RECORDS) if isinstance(r, IncidentRecord)]
-        assert back.kind == "coordinator"
-        assert back.replayed_rounds <= 1  # what was not committed on every device
-        assert before <= back.round <= before + 1
+        assert (back.kind, back.round, back.replayed_rounds) == ("coordinator", 21, 1)
 
 
 @pytest.mark.full
@@ -168,6 +166,65 @@ def test_a_coordinator_that_stays_away_finds_what_was_held_in_files(tmp_path: Pa
             [folder] = it.folder.glob(f"held-by-{name}-*")
             [live] = [p for p in folder.iterdir() if "copy" not in p.name]
             assert any(key.startswith("optimizer:") for key in parse(live.read_bytes(), str(live)))
+
+
+@pytest.mark.full
+def test_devices_that_hold_one_run_can_train_another(undisturbed: dict[str, torch.Tensor], tmp_path: Path) -> None:
+    with site(tmp_path, 400) as it:
+        train, *devices = it.train(), it.join("a"), it.join("b")
+        until(lambda: it.committed >= 20, "training")
+        train.send_signal(signal.SIGKILL)
+        train.wait(PATIENT_S)
+        assert it.train(run="another").wait(PATIENT_S) == 0
+        assert [device.wait(PATIENT_S) for device in devices] == [0, 0]
+        found = state(tmp_path / "another")
+        assert [n for n in undisturbed if not torch.equal(found[n], undisturbed[n])] == []
+
+
+@pytest.mark.full
+def test_a_wrong_resume_costs_nothing_that_is_held(undisturbed: dict[str, torch.Tensor], tmp_path: Path) -> None:
+    with site(tmp_path, 400) as it:
+        train, *devices = it.train(), it.join("a"), it.join("b")
+        until(lambda: it.committed >= 20, "training")
+        train.send_signal(signal.SIGKILL)
+        train.wait(PATIENT_S)
+        right = (tmp_path / "job.py").read_text()
+        (tmp_path / "job.py").write_text(right.replace("seed=5", "seed=6"))
+        assert it.train("--resume").wait(PATIENT_S) == 2
+        assert "made with seed 5, the job now has 6" in it.log
+        (tmp_path / "job.py").write_text(right)
+        assert it.train("--resume").wait(PATIENT_S) == 0
+        assert [device.wait(PATIENT_S) for device in devices] == [0, 0]
+        found = state(it.run)
+        assert [n for n in undisturbed if not torch.equal(found[n], undisturbed[n])] == []
+
+
+@pytest.mark.full
+def test_a_device_that_holds_and_is_asked_to_leave_writes_what_it_has(tmp_path: Path) -> None:
+    with site(tmp_path, 100_000) as it:
+        train, a, _ = it.train(), it.join("a"), it.join("b")
+        until(lambda: it.committed >= 5, "training")
+        train.send_signal(signal.SIGKILL)
+        until(lambda: it.log.count("looking for") == 2, "holding")
+        a.send_signal(signal.SIGINT)
+        assert a.wait(PATIENT_S) == 1
+        assert [p.name for p in it.folder.glob("held-by-a-*/round-*-stage-0.safetensors")] != []
+
+
+@pytest.mark.full
+def test_a_device_that_nobody_can_spare_leaves_and_the_run_is_saved(tmp_path: Path) -> None:
+    with site(tmp_path, 100_000) as it:
+        plan = json.loads((tmp_path / "plan.json").read_text())
+        plan["stages"] = [{"blocks": [0, 4], "group": [{"device": "a", "share": 4}]}]
+        (tmp_path / "plan.json").write_text(json.dumps(plan))
+        train, a, b = it.train(), it.join("a"), it.join("b")
+        until(lambda: it.committed >= 5, "training")
+        b.send_signal(signal.SIGINT)  # it is not in the plan
+        assert b.wait(PATIENT_S) == 0
+        a.send_signal(signal.SIGINT)
+        assert (a.wait(PATIENT_S), train.wait(PATIENT_S)) == (0, 0)
+        assert "stopped after" in it.log
+        assert newest(it.run) is not None
 
 
 @pytest.mark.full

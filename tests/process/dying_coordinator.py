@@ -1,0 +1,28 @@
+"""The command line, with a coordinator that vanishes when a round is in the ledger and nobody knows it yet:
+
+python -m tests.process.dying_coordinator ROUND train job.py …
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+
+from potluck.cli import main
+from potluck.control.cluster_words import Event, Order, Written
+from potluck.runtime.terms import Terms
+
+LAST = int(sys.argv.pop(1))
+_tell = Terms.tell
+
+
+def tell(self: Terms, event: Event) -> list[Order]:
+    if isinstance(event, Written) and event.round == LAST:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return _tell(self, event)
+
+
+if __name__ == "__main__":
+    Terms.tell = tell  # type: ignore[method-assign]
+    main()
