@@ -13,7 +13,16 @@ from potluck.control.cluster_words import Again, Began, Broken, Commit, IsReady,
 from potluck.control.commit import Judgement, judge
 from potluck.control.ledger import LedgerEntry, entry, loss_digest
 from potluck.errors import DeviceLost, InputError, LinkError, LinkTimeout, Overdue, PotluckError
-from potluck.metrics.records import EvaluationRecord, IncidentRecord, PlanAdopted, Record, RunEnded, RunStarted
+from potluck.metrics.records import (
+    RECORDS,
+    EvaluationRecord,
+    IncidentRecord,
+    PlanAdopted,
+    Record,
+    RunEnded,
+    RunStarted,
+    read,
+)
 from potluck.plan.schedule import ROUNDS_AHEAD
 from potluck.recover.copies import Copying, guardians, wards
 from potluck.recover.placement import Restart
@@ -137,6 +146,8 @@ class Coordinator:
             self.saver.save_again(last, self.order)
             if evaluator is not None:
                 self._evaluate(evaluator, self.order.round(last - 1).epoch)
+        elif evaluator is not None and self._evaluation_is_missing():
+            self._evaluate(evaluator, self.order.round(s.first_round - 1).epoch)
         for round in range(s.first_round, last):
             change = s.change(last - round)
             stop = s.should_stop()
@@ -180,6 +191,14 @@ class Coordinator:
             if stop:
                 return "stopped"
         return "finished"
+
+    def _evaluation_is_missing(self) -> bool:
+        """Whether somebody was lost before the evaluation that was due after the last round."""
+        first = self.s.first_round
+        if self.s.fresh or not first or not self._due(first - 1, self.s.job.eval_every):
+            return False
+        records = read(self.s.folder.path / RECORDS)
+        return not any(isinstance(r, EvaluationRecord) and r.round == first for r in records)
 
     def _due(self, round: int, every: int | None) -> bool:
         """Whether something done every so many rounds, or else after each epoch, comes after this round."""
