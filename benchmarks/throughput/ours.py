@@ -49,7 +49,7 @@ class Request:
     planners: tuple[str, ...]
     seconds: float
     micro_batch: int | None = None  # None: whatever suits a planner best
-    profile_s: float = 15.0
+    profile_s: float = 45.0  # a device of 0.12 core takes that long for the largest rows
 
 
 @dataclass
