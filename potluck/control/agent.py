@@ -11,6 +11,35 @@ from typing import Literal
 
 from msgspec.structs import replace
 
+from potluck.control.agent_words import (
+    AgentEvent,
+    AgentOrder,
+    Applied,
+    Assemble,
+    Assembled,
+    Cancel,
+    CoordinatorGone,
+    Copied,
+    Decide,
+    Evaluated,
+    GaveUp,
+    HeldLongEnough,
+    Keep,
+    Leave,
+    MakeCopy,
+    Refused,
+    Reported,
+    Reports,
+    ReportState,
+    RunEvaluation,
+    RunSurvey,
+    Seek,
+    Survey,
+    Surveyed,
+    Tell,
+    Train,
+    TrainState,
+)
 from potluck.plan.schedule import stage_of
 from potluck.types import Held, Value
 from potluck.wire.messages import (
@@ -19,7 +48,6 @@ from potluck.wire.messages import (
     Committed,
     Echo,
     Evaluate,
-    FromAgent,
     Holding,
     Interrupted,
     Measure,
@@ -27,7 +55,6 @@ from potluck.wire.messages import (
     Prepare,
     Prepared,
     Probe,
-    Ready,
     Stop,
     Stored,
     Verdict,
@@ -35,163 +62,6 @@ from potluck.wire.messages import (
 
 Phase = Literal["idle", "preparing", "training", "halted", "over"]
 Busy = Literal["assembling", "training", "reporting", "evaluating", "measuring"]
-Survey = Echo | Measure | Meet | Probe
-
-
-# --- what happens, beside what the coordinator says ---
-
-
-class Assembled(Value, frozen=True, kw_only=True, tag="assembled"):
-    """The state for a term is whole."""
-
-    term: int
-
-
-class Reports(Value, frozen=True, kw_only=True, tag="reports"):
-    """The gradients of a round are complete, or a device that decides alone has committed it."""
-
-    ready: Ready | Committed
-
-
-class Applied(Value, frozen=True, kw_only=True, tag="applied"):
-    """A round was committed here."""
-
-    round: int
-
-
-class Reported(Value, frozen=True, kw_only=True, tag="reported"):
-    """The coordinator was sent the state, for its checkpoint."""
-
-
-class Refused(Value, frozen=True, kw_only=True, tag="refused"):
-    """A round was not committed and is not tried again."""
-
-    round: int
-
-
-class Evaluated(Value, frozen=True, kw_only=True, tag="evaluated"):
-    """An evaluation is done."""
-
-
-class Surveyed(Value, frozen=True, kw_only=True, tag="surveyed"):
-    """A measurement is done; it needed the room of everything that was held."""
-
-
-class GaveUp(Value, frozen=True, kw_only=True, tag="gave_up"):
-    """What was under way could not go on: a peer did not answer (why), or it was cancelled (no why)."""
-
-    why: str = ""
-
-
-class Copied(Value, frozen=True, kw_only=True, tag="copied"):
-    """A copy of a state is whole and here."""
-
-    held: Held
-
-
-class CoordinatorGone(Value, frozen=True, kw_only=True, tag="coordinator_gone"):
-    """The connection to the coordinator is over."""
-
-    why: str
-
-
-class HeldLongEnough(Value, frozen=True, kw_only=True, tag="held_long_enough"):
-    """The coordinator did not come back in the time that was granted."""
-
-
-AgentEvent = (
-    Prepare | Begin | Evaluate | Verdict | Abandon | Stop | Survey | Assembled | Reports | Applied | Reported | Refused
-    | Evaluated | Surveyed | GaveUp | Copied | CoordinatorGone | HeldLongEnough
-)  # fmt: skip
-
-
-# --- what is to be done ---
-
-
-class Assemble(Value, frozen=True, kw_only=True, tag="assemble"):
-    """Put the state for a term together, and give others what they need of what is here."""
-
-    prepare: Prepare
-
-
-class Train(Value, frozen=True, kw_only=True, tag="train"):
-    """Train a round."""
-
-    begin: Begin
-
-
-class RunEvaluation(Value, frozen=True, kw_only=True, tag="run_evaluation"):
-    """Run an evaluation."""
-
-    evaluate: Evaluate
-
-
-class RunSurvey(Value, frozen=True, kw_only=True, tag="run_survey"):
-    """Measure something."""
-
-    survey: Survey
-
-
-class Tell(Value, frozen=True, kw_only=True, tag="tell"):
-    """Tell the coordinator."""
-
-    message: FromAgent
-
-
-class Decide(Value, frozen=True, kw_only=True, tag="decide"):
-    """Do with the round in hand what the coordinator says."""
-
-    verdict: Verdict
-
-
-class Cancel(Value, frozen=True, kw_only=True, tag="cancel"):
-    """End whatever is awaited from others."""
-
-    reason: str
-
-
-class Keep(Value, frozen=True, kw_only=True, tag="keep"):
-    """Of copies, keep these and no others."""
-
-    copies: tuple[Held, ...]
-
-
-class TrainState(Value, frozen=True, kw_only=True, tag="train_state"):
-    """What was put together is the state that is trained from now on; or none is."""
-
-    held: Held | None
-
-
-class MakeCopy(Value, frozen=True, kw_only=True, tag="make_copy"):
-    """Copy the state that is trained; give one to the guardian, take those of wards."""
-
-    held: Held
-
-
-class ReportState(Value, frozen=True, kw_only=True, tag="report_state"):
-    """Send the coordinator the state, for its checkpoint."""
-
-    round: int
-
-
-class Seek(Value, frozen=True, kw_only=True, tag="seek"):
-    """Look for the coordinator, and hold what is here meanwhile."""
-
-    why: str
-
-
-class Leave(Value, frozen=True, kw_only=True, tag="leave"):
-    """End this process."""
-
-    reason: str
-    in_order: bool
-    keep: bool = False  # write down what is held first
-
-
-AgentOrder = (
-    Assemble | Train | RunEvaluation | RunSurvey | Tell | Decide | Cancel | Keep | TrainState | MakeCopy | ReportState
-    | Seek | Leave
-)  # fmt: skip
 Step = tuple["AgentState", list[AgentOrder]]
 
 

@@ -15,10 +15,10 @@ import torch
 from msgspec.structs import replace
 
 from potluck import __version__
-from potluck.control.agent import (
+from potluck.control.agent import AgentState, agent_transition
+from potluck.control.agent_words import (
     AgentEvent,
     AgentOrder,
-    AgentState,
     Applied,
     Assemble,
     Assembled,
@@ -44,12 +44,12 @@ from potluck.control.agent import (
     Tell,
     Train,
     TrainState,
-    agent_transition,
 )
-from potluck.errors import OUT_OF_MEMORY, Cancelled, DeviceError, LinkError, LinkTimeout, PotluckError
+from potluck.errors import OUT_OF_MEMORY, Cancelled, DeviceError, LinkError, PotluckError
 from potluck.model.blocks import value_bytes
 from potluck.model.program import ProgramPair, decode
 from potluck.plan.schedule import late_weights, stage_of
+from potluck.runtime.assembling import put_together
 from potluck.runtime.carriers import open_link
 from potluck.runtime.committers import AskCoordinator, DecideAlone
 from potluck.runtime.copier import Copier
@@ -57,12 +57,12 @@ from potluck.runtime.devices import host_words, settle
 from potluck.runtime.exchange import Site
 from potluck.runtime.executor import Committer, Executor
 from potluck.runtime.holding import Client, found_again, write_held
-from potluck.runtime.keeper import Keeper, joined, subset
+from potluck.runtime.keeper import Keeper, subset
 from potluck.runtime.layout import PlanLayout
 from potluck.runtime.measuring import Surveyor
 from potluck.runtime.misbehaviour import misbehave
 from potluck.runtime.stage import StageRunner, StageState
-from potluck.runtime.state_transfer import receive_state, send_state
+from potluck.runtime.state_transfer import send_state
 from potluck.runtime.sums import share_sums
 from potluck.runtime.throttle import Throttle
 from potluck.runtime.warm_up import warm_up
@@ -366,7 +366,7 @@ class Agent:
         link.adopt(order.term, order.peers, order.window_bytes)
         if self._given_up(order):  # and `adopt` has forgotten it
             raise Cancelled("the plan was given up before it was in force")
-        state = self._put_together(link, order)
+        state = put_together(link, order, self._spec.name, self._keeper, self._timeout_s)
         if self._spec.name in order.plan.devices:
             self._next = self._made(link, order, state, self._programs[1])
         self._tell(Assembled(term=order.term))
@@ -408,41 +408,6 @@ class Agent:
     def _goes_on(self) -> bool:
         """Whether somebody would hear of a commit."""
         return self._state.phase == "training"
-
-    def _put_together(self, link: Link, order: Prepare) -> StageState:
-        """The state of this device's next stage, while others get of it what they need from here."""
-        me = self._spec.name
-        trouble: list[Exception] = []
-
-        def give() -> None:
-            try:
-                for move in order.moves:
-                    if move.source == me and move.target != me:
-                        state = subset(self._keeper.state(move.held), move.names)
-                        send_state(
-                            link, move.target, order.round, state, self._timeout_s, move.held, fixed=True,
-                            term=order.term,
-                        )  # fmt: skip
-            except Exception as error:  # whatever it is: others wait for what does not come
-                trouble.append(error)
-
-        giving = threading.Thread(target=give, name="potluck-giving", daemon=True)
-        giving.start()
-        try:
-            parts = [
-                subset(self._keeper.state(move.held), move.names)
-                if move.source == me
-                else receive_state(link, move.source, order.round, self._timeout_s, move.held)
-                for move in order.moves
-                if move.target == me
-            ]
-        finally:
-            giving.join(self._timeout_s)
-        if trouble:
-            raise trouble[0]
-        if giving.is_alive():
-            raise LinkTimeout(f"others did not take what {me} gives after {self._timeout_s:.0f} s")
-        return joined(parts)
 
     def _evaluate(self, order: Evaluate) -> None:
         self._duty().evaluate(order)

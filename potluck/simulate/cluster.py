@@ -9,10 +9,12 @@ Only the clock, the lines, the disk and the numbers are made up. The coordinator
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from potluck.control.agent import CoordinatorGone
+from potluck.control.agent_words import (
+    CoordinatorGone,
+)
 from potluck.control.cluster import ClusterState, Step, opened, reopened, transition
 from potluck.control.cluster_words import (
     Abandon,
@@ -46,45 +48,16 @@ from potluck.optimizers import SGD
 from potluck.recover.copies import Copying, guardians, wards
 from potluck.recover.repartition import nearest
 from potluck.simulate.device import Device, Numbers, start_number, trained
+from potluck.simulate.faults import Faults
+from potluck.simulate.pipeline import BLOCKS, Pipeline, even, seconds
 from potluck.simulate.world import Disk, Violation, World
-from potluck.types import COORDINATOR, Member, Move, Plan, Stage
+from potluck.types import COORDINATOR, Move
 from potluck.wire import messages
 
-BLOCKS, MICRO_BATCHES, ROWS = 6, 4, 8
-TIED = "tied"  # a weight that the first and the last block share
-SILENCE_S = 3.0
 UNTIL_S = 3000.0
 _CAUSE_S, _PATIENCE_S, _RETURN_S = 4.0, 20.0, 30.0
 _SAVE_EVERY = 5
 _RUN = "run"
-
-
-class Pipeline:
-    """A model of a few blocks, two of which share a weight."""
-
-    def __init__(self) -> None:
-        self.sizes: Mapping[str, int] = {**{f"b{i}": 10 for i in range(BLOCKS)}, TIED: 30}
-
-    def names(self, plan: Plan, stage: int) -> frozenset[str]:
-        """Tensors of a stage."""
-        blocks = range(*plan.stages[stage].blocks)
-        tied = {TIED} if 0 in blocks or BLOCKS - 1 in blocks else set()
-        return frozenset({f"b{i}" for i in blocks} | tied)
-
-
-def even(devices: list[str], stages: int) -> Plan:
-    """A plan of so many stages, with groups where there are more devices."""
-    cuts = [round(i * BLOCKS / stages) for i in range(stages + 1)]
-    groups = [devices[i::stages] for i in range(stages)]
-    made = []
-    for index, group in enumerate(groups):
-        shares = [ROWS // len(group) + (i < ROWS % len(group)) for i in range(len(group))]
-        members = tuple(Member(device=d, share=s) for d, s in zip(group, shares, strict=True))
-        if len(group) == 1:
-            members = (Member(device=group[0], share=MICRO_BATCHES),)
-        blocks = (cuts[index], cuts[index + 1])
-        made.append(Stage(blocks=blocks, group=members, sharing="turns" if len(group) == 1 else "samples"))
-    return Plan(micro_batch_size=ROWS, micro_batches=MICRO_BATCHES, stages=tuple(made))
 
 
 @dataclass
@@ -114,15 +87,13 @@ class Run:
         self.devices: dict[str, Device] = {f"d{i}": device(f"d{i}", self) for i in range(count)}
         self.disk = disk()
         self.outcome: Outcome | None = None
-        self._faults_left, self.faults = dice.randint(0, faults), list[str]()
-        self._rate = dice.choice((0.002, 0.01, 0.05))
+        self._faults = Faults(self, dice.randint(0, faults))
         self._connections = dict.fromkeys(self.devices, 1)
         self._lives = 0
         self._started = False
         for known in self.devices.values():
             known.connection = 1
         plan = even(list(self.devices), dice.randint(1, count))
-        self._newcomers = 0
         self._start(lambda: opened(plan, term=1, rounds=rounds, first=0, here=self.devices, blueprint=self.model))
 
     # --- the coordinator's process
@@ -242,7 +213,7 @@ class Run:
         if plan is None and not order.without:
             plan = order.force
         if plan is None:
-            plan = nearest(order.force, order.without, idle, _seconds)
+            plan = nearest(order.force, order.without, idle, seconds)
         words = "" if plan is not None else f"{order.why} (no plan fits)"
         self._after(
             self.world.random.uniform(0.01, 0.5),
@@ -328,7 +299,7 @@ class Run:
     def _end(self, finished: bool, why: str) -> None:
         if finished and (self.disk.ledger != list(range(self.rounds)) or self.disk.saved != self.rounds):
             raise Violation(f"finished with {self.disk.ledger} and a model of {self.disk.saved} rounds")
-        self.outcome = Outcome(finished, why, self.state.term, self.faults)
+        self.outcome = Outcome(finished, why, self.state.term, self._faults.happened)
         self.world.over = True
 
     # --- lines between the coordinator and devices
@@ -427,65 +398,15 @@ class Run:
             self._close(device)
             self._tell(Lost(device=device, why=why, silent=silent))
 
-    # --- what goes wrong
-
     def failpoint(self, who: str, order: object) -> None:
         """Between deciding and doing, anything may happen."""
-        dice = self.world.random
-        if not self._started or not self._faults_left or dice.random() > self._rate:
-            return
-        self._faults_left -= 1
-        self._fault(who, type(order).__name__)
+        if self._started:
+            self._faults.chance(who, type(order).__name__)
 
-    def _fault(self, who: str, moment: str) -> None:
-        dice = self.world.random
-        alive = [d for d in self.devices.values() if d.alive]
-        kind = dice.choice(("kill", "kill", "freeze", "isolate", "one_way", "peers", "crash", "alone", "leave", "join"))
-        victim = self.devices[who] if who in self.devices and dice.random() < 0.5 else dice.choice(alive or [None])
-        if victim is None or (kind == "kill" and len(alive) < 2):
-            return
-        self.faults.append(f"{kind} at {moment} of {who}")
-        self.world.say(f"{kind} {victim.name} at {moment} of {who}")
-        seconds = dice.choice((0.5, 2.0, 5.0, 15.0))
-        match kind:
-            case "kill":
-                victim.kill()
-                self.world.after(dice.uniform(0.0, 0.2), lambda: self.lose(victim.name, f"{victim.name} was killed"))
-            case "freeze":
-                victim.freeze(seconds)
-                self._silent(victim, seconds)
-            case "isolate" | "one_way":
-                self.world.cut(victim.name, "*", seconds)
-                if kind == "isolate":
-                    self.world.cut("*", victim.name, seconds)
-                self._silent(victim, seconds)
-            case "peers":
-                other = dice.choice(alive)
-                self.world.cut(victim.name, other.name, seconds)
-            case "alone":  # the coordinator hears nobody
-                self.world.cut(COORDINATOR, "*", seconds)
-                self.world.cut("*", COORDINATOR, seconds)
-                for device in alive:
-                    self._silent(device, seconds)
-            case "crash":
-                if self.up:
-                    self.crash(seconds)
-            case "leave":
-                self.to_coordinator(victim.name, messages.Leaving())
-            case "join":
-                self._newcomers += 1
-                name = f"n{self._newcomers}"
-                self.devices[name] = self._kind(name, self)
-                self.connect(name)
-
-    def _silent(self, victim: Device, seconds: float) -> None:
-        if seconds >= SILENCE_S:
-            why = f"{victim.name} is silent"
-            self.world.after(SILENCE_S, lambda: self.lose(victim.name, why, silent=True))
-
-
-def _seconds(plan: Plan) -> float:
-    return max((stage.blocks[1] - stage.blocks[0]) / len(stage.group) for stage in plan.stages)
+    def newcomer(self, name: str) -> None:
+        """A device joins."""
+        self.devices[name] = self._kind(name, self)
+        self.connect(name)
 
 
 def simulate_run(

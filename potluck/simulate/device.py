@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Protocol
 
-from potluck.control.agent import (
+from potluck.control.agent import AgentState, agent_transition
+from potluck.control.agent_words import (
     AgentEvent,
     AgentOrder,
-    AgentState,
     Applied,
     Assemble,
     Assembled,
@@ -33,7 +33,6 @@ from potluck.control.agent import (
     Tell,
     Train,
     TrainState,
-    agent_transition,
 )
 from potluck.control.cluster import Blueprint
 from potluck.recover.copies import wards

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from potluck.control.agent import (
+from potluck.control.agent import AgentState, agent_transition
+from potluck.control.agent_words import (
     AgentEvent,
     AgentOrder,
-    AgentState,
     Applied,
     Assemble,
     Assembled,
@@ -23,10 +23,9 @@ from potluck.control.agent import (
     Tell,
     Train,
     TrainState,
-    agent_transition,
 )
 from potluck.optimizers import SGD
-from potluck.simulate.cluster import even
+from potluck.simulate.pipeline import even
 from potluck.types import Held
 from potluck.wire.messages import Abandon, Begin, Holding, Interrupted, Prepare, Prepared, Ready, Stop, Stored, Verdict
 

@@ -31,7 +31,7 @@ from potluck.control.cluster_words import (
     Wanted,
     Written,
 )
-from potluck.simulate.cluster import Pipeline, even
+from potluck.simulate.pipeline import Pipeline, even
 from potluck.types import COORDINATOR, Held
 
 MODEL = Pipeline()

@@ -6,7 +6,8 @@ import pytest
 from msgspec.structs import replace
 
 from potluck.control import agent, cluster
-from potluck.control.agent import AgentEvent, AgentState
+from potluck.control.agent import AgentState
+from potluck.control.agent_words import AgentEvent, Tell
 from potluck.control.cluster import ClusterState, Step
 from potluck.control.cluster_words import Commit, Event, Settle, Written
 from potluck.simulate import cluster as simulated
@@ -86,7 +87,7 @@ def test_an_answer_before_the_round_in_hand_is_over_is_noticed(monkeypatch: pyte
     def hasty(state: AgentState, event: AgentEvent) -> agent.Step:
         after, orders = agent.agent_transition(state, event)
         if isinstance(event, Abandon) and after.answer is not None:
-            told = agent.Tell(message=Holding(term=event.term, states=state.inventory))
+            told = Tell(message=Holding(term=event.term, states=state.inventory))
             return replace(after, answer=None), [*orders, told]
         return after, orders
 
