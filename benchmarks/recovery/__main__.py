@@ -39,7 +39,7 @@ from benchmarks.throughput.measure import say
 from potluck.runtime.prepare import prepare_job
 
 LARGE = "resnet50"
-COPIED_AFTER = {LARGE: 20, CNN: 8}  # rounds: copies are whole by then
+COPIED_AFTER = {LARGE: 20, CNN: 5}  # rounds: copies are whole by then
 AFTERWARDS = (20, 70)  # rounds after the loss over which the rate counts
 
 
@@ -50,10 +50,11 @@ class Bench:
     bed: Testbed
     folder: Path
 
-    def setup(self, model: str, rounds: int = ROUNDS) -> Setup:
+    def setup(self, model: str, rounds: int | None = None) -> Setup:
         """A run of a model."""
         prepared = prepare_job(job_of(model))
-        return Setup(model, plan_of(model, prepared.facts), rounds, self.folder / f"{model}-profile.json")
+        count = rounds or ROUNDS.get(model, 0)
+        return Setup(model, plan_of(model, prepared.facts), count, self.folder / f"{model}-profile.json")
 
     def whole(self, model: str) -> tuple[Outcome, Outcome, dict[str, torch.Tensor]]:
         """A run in which nothing happens, one without copies, and the weights that they start from."""
@@ -76,7 +77,7 @@ class Bench:
             for scenario, seed in planned:
                 if scenario.model == model:
                     setup = self.setup(model)
-                    one = Setup(model, setup.plan, ROUNDS, setup.profile, how=scenario.how)
+                    one = Setup(model, setup.plan, setup.rounds, setup.profile, how=scenario.how)
                     folder = self.folder / f"{model}-{tally.ran}"
                     tally.add(scenario, run(self.bed, one, folder, scenario.deed, scenario.after, seed), whole, first)
         return overhead

@@ -26,7 +26,7 @@ def heavy_against_ours(bed: Testbed, setup: Setup, after: int, folder: Path) -> 
     """The same loss, dealt with in both ways."""
     found = {}
     for how in ("ours", "heavy"):
-        one = replace(setup, how=how, rounds=after + 6)
+        one = replace(setup, how=how, rounds=after + 3)
         found[how] = run(bed, one, folder / f"{setup.model}-{how}", kill(VICTIM), after, seed=1)
         took = [i.recovery_s for i in found[how].losses]
         moved = [i.moved_bytes for i in found[how].losses]
