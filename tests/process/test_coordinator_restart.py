@@ -155,6 +155,7 @@ def test_one_device_that_does_not_come_back_is_done_without(
         assert audit(it.run).finished
 
 
+@pytest.mark.full
 def test_a_coordinator_that_stays_away_finds_what_was_held_in_files(tmp_path: Path) -> None:
     with site(tmp_path, 100_000) as it:
         train, *devices = it.train(), it.join("a", hold="2s"), it.join("b", hold="2s")

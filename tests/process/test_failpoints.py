@@ -30,7 +30,7 @@ POINTS = {  # failpoint → how often it is passed before: not in the first roun
     "Tell Stored": 2,  # a copy is whole, and nobody knows
     "ReportState": 1,  # the last round is committed and not reported
 }
-IN_SHORT = ("Tell Ready", "Decide")
+IN_SHORT = ("Decide",)
 
 
 def prepared() -> PreparedJob:

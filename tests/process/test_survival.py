@@ -337,6 +337,7 @@ def work_of(device: str, plan: Plan) -> float:
     return sum(blocks * member.share for blocks, member in shares)
 
 
+@pytest.mark.full
 def test_a_rehearsal_happens_and_is_reported(undisturbed: dict[str, torch.Tensor], tmp_path: Path) -> None:
     prepared = job(hard=True)
     plan = cut(prepared.facts, 3)
