@@ -252,7 +252,8 @@ def _abandon(state: AgentState, event: Abandon) -> Step:
 def _coordinator_gone(state: AgentState, event: CoordinatorGone) -> Step:
     """Whoever holds nothing has nothing to wait for."""
     if not state.patient or not state.inventory:
-        return _stop(state, Stop(reason=f"the coordinator is gone ({event.why})"))
+        words = "; nothing is held here: join again when it is back" if state.patient else ""
+        return _stop(state, Stop(reason=f"the coordinator is gone ({event.why}){words}"))
     state = replace(state, phase="halted", begun=(), sought=True, answer=None)
     orders: list[AgentOrder] = [] if state.busy is None else [Cancel(reason=event.why)]
     return state, [*orders, Seek(why=event.why)]
@@ -266,4 +267,7 @@ def _stop(state: AgentState, event: Stop) -> Step:
 
 
 def _over(state: AgentState, stop: Stop, orders: list[AgentOrder]) -> Step:
-    return replace(state, phase="over"), [*orders, Leave(reason=stop.reason, in_order=stop.in_order)]
+    # A coordinator that never asked for what is held cannot say that it is not needed.
+    keep = state.sought and bool(state.inventory)
+    leave = Leave(reason=stop.reason, in_order=stop.in_order and not keep, keep=keep)
+    return replace(state, phase="over"), [*orders, leave]

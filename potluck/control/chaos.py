@@ -14,6 +14,7 @@ from potluck.types import Value
 
 FaultKind = Literal["kill", "freeze", "slow", "leave"]
 _MAX_BYTES = 1 << 20
+_ENDLESS = 1e9  # rounds or seconds; no number is not below it either
 
 
 class Fault(Value, frozen=True, kw_only=True):
@@ -47,9 +48,9 @@ def _fault(item: object, where: str) -> Fault:
         kinds = ", ".join(get_args(FaultKind))
         raise InputError(f"{where}: {error}; it has device, do ({kinds}), after_round, seconds, factor") from None
     for name, value, least in (("after_round", fault.after_round, 0), ("seconds", fault.seconds, 0.0)):
-        if value < least:
+        if not least <= value < _ENDLESS:
             raise InputError(f"{where}.{name}: {value}; give {least} or more")
-    if fault.factor < 1:
+    if not 1 <= fault.factor < _ENDLESS:
         raise InputError(f"{where}.factor: {fault.factor}; give 1 or more")
     return fault
 

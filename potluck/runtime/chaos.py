@@ -26,6 +26,7 @@ class Rehearsal:
         self._left = [fault for fault in faults if fault.after_round >= first_round]
         check_devices(self._left, roster.specs, willing)
         self._roster, self._started_s = roster, started_s
+        self._missed: list[Fault] = []  # whose device was not there any more
         self.happened: list[tuple[float, Fault]] = []  # seconds since the run started
 
     def record(self, record: Record) -> None:
@@ -34,7 +35,9 @@ class Rehearsal:
             return
         while self._left and record.round >= self._left[0].after_round:
             fault = self._left.pop(0)
-            if fault.device in self._roster.specs:
+            if fault.device not in self._roster.specs:
+                self._missed.append(fault)
+            else:
                 self.happened.append((time.monotonic() - self._started_s, fault))
                 order = Misbehave(do=fault.do, seconds=fault.seconds, factor=fault.factor)
                 self._roster.send(fault.device, order)
@@ -46,7 +49,7 @@ class Rehearsal:
         """Writes the report into the run's folder."""
         incidents = [r for r in read(run_dir / RECORDS) if isinstance(r, IncidentRecord)]
         path = run_dir / REPORT
-        path.write_text(report(self.happened, self._left, incidents))
+        path.write_text(report(self.happened, [*self._missed, *self._left], incidents))
         return path
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import click
 
 from potluck.config import TrainSettings
-from potluck.control.chaos import Fault, read_script
+from potluck.control.chaos import Fault, check_devices, read_script
 from potluck.display.view import evaluation_text
 from potluck.errors import InputError
 from potluck.job import load_job
@@ -49,6 +49,9 @@ def check(settings: TrainSettings, *, resume: bool) -> Checked:
     run_dir = newest_run() if resume and settings.run_dir is None else settings.run_dir
     check_run_dir(run_dir or RUNS / "new", resume=resume)
     chaos = read_script(settings.chaos) if settings.chaos is not None else ()
+    if fleet is not None and not settings.devices:  # better now than when they are measured
+        names = [device.name for device in fleet.devices]
+        check_devices(chaos, names, names)
     return Checked(fleet, listen, plan, run_dir, chaos)
 
 

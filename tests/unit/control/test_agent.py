@@ -121,7 +121,8 @@ def test_after_a_commit_it_copies_what_it_is_told_to() -> None:
 def test_it_holds_on_when_the_coordinator_is_gone_if_it_has_something() -> None:
     gone = CoordinatorGone(why="closed")
     empty, orders = after(gone)
-    assert orders == [Leave(reason="the coordinator is gone (closed)", in_order=False)]
+    words = "the coordinator is gone (closed); nothing is held here: join again when it is back"
+    assert orders == [Leave(reason=words, in_order=False)]
     assert empty.phase == "over"
     state, orders = after(prepare(), Assembled(term=1), gone)
     assert orders == [Seek(why="closed")]
@@ -130,6 +131,8 @@ def test_it_holds_on_when_the_coordinator_is_gone_if_it_has_something() -> None:
     ]
     _, orders = after(Abandon(run="run", term=1, reason="back"), state=state)
     assert orders == [Tell(message=Holding(term=1, states=(live(0),)))]
+    _, orders = after(Stop(reason="finished"), state=state)  # says one that never asked for it
+    assert orders == [Leave(reason="finished", in_order=False, keep=True)]
     _, orders = after(Abandon(run="another", term=1, reason="back"), state=state)
     assert orders == [Tell(message=Holding(term=1, states=()))]
     impatient = AgentState(me="b", patient=False)

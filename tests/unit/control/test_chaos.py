@@ -42,6 +42,7 @@ def test_faults_come_in_the_order_of_their_rounds(tmp_path: Path) -> None:
         (GOOD.replace("= 4", "= -4"), "fault[0].seconds"),
         (GOOD.replace("= 3", "= -1"), "fault[1].after_round"),
         (GOOD + "factor = 0.5", "fault[1].factor"),
+        (GOOD + "seconds = nan", "fault[1].seconds"),
         (GOOD + "wrong = 1", "wrong"),
         ("[[fault", "cannot be read"),
     ],
