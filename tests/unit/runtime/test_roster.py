@@ -9,7 +9,7 @@ import pytest
 from potluck.errors import DeviceError, DeviceLost
 from potluck.runtime.roster import Roster
 from potluck.types import DeviceSpec
-from potluck.wire.channel import Disconnected, Received
+from potluck.wire.channel import Disconnected, Received, Watch
 from potluck.wire.messages import PROTOCOL, Failed, Hello, Leaving, Linked, Stop, Welcome
 
 
@@ -21,7 +21,7 @@ class FakeServer:
         self.sent: list[tuple[int, object]] = []
         self.cut_off: list[int] = []
         self.accepted: list[int] = []
-        self.silences: dict[int, float] = {}
+        self.watches: dict[int, Watch] = {}
 
     def send(self, peer_id: int, message: object) -> None:
         self.sent.append((peer_id, message))
@@ -32,8 +32,9 @@ class FakeServer:
     def accept(self, peer_id: int) -> None:
         self.accepted.append(peer_id)
 
-    def expect(self, peer_id: int, silence_s: float) -> None:
-        self.silences[peer_id] = silence_s
+    def watch(self, peer_id: int, watch: Watch) -> None:
+        watch.heard(0.0)
+        self.watches[peer_id] = watch
 
     def arrives(self, peer_id: int, name: str, protocol: int = PROTOCOL, proof: str = "") -> None:
         hello = Hello(protocol=protocol, version="0", torch_version="0", device=DeviceSpec(name=name), proof=proof)
@@ -176,9 +177,9 @@ def test_one_that_trains_is_missed_sooner_than_one_that_starts():
     roster, server = _roster()
     server.arrives(1, "a")
     roster.gather(1, 5.0, _nobody)
-    patient = server.silences[1]
+    assert server.watches[1].gone(5.0) is None
     roster.watch(["a"])
-    assert server.silences[1] < patient
+    assert server.watches[1].gone(5.0) is not None
 
 
 def test_one_that_leaves_while_nothing_is_trained_is_let_go():
