@@ -119,7 +119,7 @@ class Run:
         self.up = False
         self.disk.crash()
         for device in self.devices.values():
-            if device.connection == self._connections[device.name]:
+            if device.connection == self._connections.get(device.name):
                 self._close(device.name)
         self.world.after(seconds, self._back)
 
