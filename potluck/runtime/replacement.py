@@ -42,11 +42,18 @@ class Replacement:
         if not order.without:
             return order.force
         idle = self._idle(order.force)
-        if len(order.without) == 1:
-            ahead = self._ahead.get((order.force, order.without[0], tuple(idle)))
-            if ahead is not None and ahead.done() and not ahead.cancelled() and ahead.exception() is None:
-                return ahead.result()
-        return self._nearest(order.force, order.without, idle, order.held)
+        ahead = self._found_ahead(order, tuple(idle))
+        return ahead if ahead is not None else self._nearest(order.force, order.without, idle, order.held)
+
+    def _found_ahead(self, order: ComputePlan, idle: tuple[str, ...]) -> Plan | None:
+        """The plan for the loss of one device, if it is found by now and devices hold what it counted on."""
+        if len(order.without) != 1:
+            return None
+        usual = _usually_held(order.force, order.without[0])
+        ahead = self._ahead.get((order.force, order.without[0], idle))
+        if ahead is None or any(not blocks <= set(order.held.get(device, ())) for device, blocks in usual.items()):
+            return None
+        return ahead.result() if ahead.done() and not ahead.cancelled() and ahead.exception() is None else None
 
     def look_ahead(self, plan: Plan) -> None:
         """Finds, in the background, a plan for the loss of each device."""

@@ -1,0 +1,64 @@
+"""Plans for a loss, found ahead, and when they are good for it."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from potluck.control.cluster_words import ComputePlan
+from potluck.plan.baselines import PLANNERS
+from potluck.runtime import replacement
+from potluck.runtime.replacement import Replacement
+from potluck.types import Fleet
+from tests.unit.plan.instances import a_model, a_profile
+
+FACTS = a_model(2, 8)
+PROFILE = a_profile(1, FACTS, [1.0, 0.5, 0.25])
+PLAN = PLANNERS["1f1b"](FACTS, PROFILE, 8, 6)
+BLOCKS = {m.device: set(range(*s.blocks)) for s in PLAN.stages for m in s.group}
+
+
+def searched_ahead() -> Replacement:
+    devices = tuple(d.device for d in PROFILE.devices)
+    names = {d.name: d for d in devices}
+    live = SimpleNamespace(fleet=Fleet(devices=devices), roster=SimpleNamespace(links=names, specs=names))
+    prepared = SimpleNamespace(facts=FACTS, job=SimpleNamespace(batchnorm="refuse"))
+    changes = SimpleNamespace(profile=PROFILE, measuring=set())
+    it = Replacement(cast(Any, live), cast(Any, prepared), cast(Any, changes))
+    it.look_ahead(PLAN)
+    for found in it._ahead.values():
+        found.result(30.0)
+    it.cancel()  # as every loss does
+    return it
+
+
+def loss_of(device: str, held: dict[str, set[int]]) -> ComputePlan:
+    blocks = {d: tuple(sorted(b)) for d, b in held.items() if d != device}
+    return ComputePlan(number=1, force=PLAN, without=(device,), held=blocks)
+
+
+def with_copies() -> dict[str, set[int]]:
+    """Each device has its own blocks, and the first of the next stage those of the one before."""
+    stages = [s.group[0].device for s in PLAN.stages]
+    return {d: BLOCKS[d] | BLOCKS[stages[(i - 1) % len(stages)]] for i, d in enumerate(stages)}
+
+
+@pytest.mark.parametrize("lost", sorted(BLOCKS))
+def test_a_plan_found_ahead_is_used_at_once(lost: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    it = searched_ahead()
+
+    def too_late(*_: object) -> None:
+        raise AssertionError("it was looked for once more")
+
+    monkeypatch.setattr(replacement, "nearest", too_late)
+    plan = it.find(loss_of(lost, with_copies()))
+    assert plan is not None
+    assert lost not in plan.devices
+
+
+def test_it_is_not_used_where_copies_it_counted_on_are_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    it = searched_ahead()
+    monkeypatch.setattr(replacement, "nearest", lambda *_: PLAN)
+    assert it.find(loss_of("d1", BLOCKS)) is PLAN
