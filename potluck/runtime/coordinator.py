@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-from potluck.control.cluster_words import Again, Began, Broken, Commit, IsReady, Lost, Order, Settle, Written
+from potluck.control.cluster_words import Again, Began, Broken, Commit, Event, IsReady, Lost, Order, Settle, Written
 from potluck.control.commit import Judgement, judge
 from potluck.control.ledger import LedgerEntry, entry, loss_digest
 from potluck.errors import DeviceLost, InputError, LinkError, LinkTimeout, Overdue, PotluckError
@@ -51,7 +51,7 @@ class Machine(Protocol):
     def training(self) -> bool:
         """Whether the term in force goes on."""
 
-    def tell(self, event: Any) -> list[Order]:
+    def tell(self, event: Event) -> list[Order]:
         """Something happens; what only who trains can do about it."""
 
     def hear(self, device: str, message: FromAgent) -> None:

@@ -63,6 +63,7 @@ class Terms:
         self.blueprint = ModelBlueprint(prepared.built.programs)
         self._replacement = Replacement(live, prepared, changes)
         self._incidents: list[IncidentRecord] = []  # that are not told yet
+        self._better = False  # a better plan than the nearest may be found in the background
         self._noticed_s = time.monotonic()
         self._machines: dict[str, tuple[str, str, int, str]] = {}
         self._used: set[Plan] = set()
@@ -153,10 +154,11 @@ class Terms:
 
     def tell(self, event: Event) -> list[Order]:
         """Something happens. What is to be done is done, but for what only who trains can do, which is returned."""
-        if isinstance(event, Lost):
-            self._changes.lost(event.device, event.why)
         self.state, orders = transition(self.state, event, self.blueprint)
-        return self._obey_all(orders)
+        rest = self._obey_all(orders)
+        if isinstance(event, Lost):  # now that the others know
+            self._changes.lost(event.device, event.why)
+        return rest
 
     @property
     def training(self) -> bool:
@@ -248,8 +250,6 @@ class Terms:
             )
         )  # fmt: skip
         self._better = order.kind == "lost"
-
-    _better = False  # a better plan than the nearest may be found in the background
 
     def _adopt(self, order: Adopt) -> None:
         """Says what happened since the last term was in force."""
