@@ -46,24 +46,20 @@ from potluck.control.agent_words import (
     TrainState,
 )
 from potluck.errors import OUT_OF_MEMORY, Cancelled, DeviceError, LinkError, PotluckError
-from potluck.model.blocks import value_bytes
 from potluck.model.program import ProgramPair, decode
-from potluck.plan.schedule import late_weights, stage_of
-from potluck.runtime.assembling import put_together
+from potluck.plan.schedule import stage_of
+from potluck.runtime.assembling import put_together, site_of
 from potluck.runtime.carriers import open_link
 from potluck.runtime.committers import AskCoordinator, DecideAlone
 from potluck.runtime.copier import Copier
 from potluck.runtime.devices import host_words, settle
-from potluck.runtime.exchange import Site
 from potluck.runtime.executor import Committer, Executor
 from potluck.runtime.holding import Client, found_again, write_held
 from potluck.runtime.keeper import Keeper, subset
-from potluck.runtime.layout import PlanLayout
 from potluck.runtime.measuring import Surveyor
 from potluck.runtime.misbehaviour import misbehave
-from potluck.runtime.stage import StageRunner, StageState
+from potluck.runtime.stage import StageState
 from potluck.runtime.state_transfer import send_state
-from potluck.runtime.sums import share_sums
 from potluck.runtime.throttle import Throttle
 from potluck.runtime.warm_up import warm_up
 from potluck.types import COORDINATOR, DeviceSpec, Held
@@ -382,24 +378,13 @@ class Agent:
 
     def _made(self, link: Link, order: Prepare, state: StageState, programs: ProgramPair) -> Executor:
         """What trains a stage."""
-        me = self._spec.name
-        layout = PlanLayout(programs, order.plan)
-        index = stage_of(order.plan, me)
-        mine = order.plan.stages[index]
-        stage = StageRunner(
-            programs, mine.blocks, state, order.optimizer, order.seed, self._device, recompute=mine.recompute,
-            late_weights=late_weights(order.plan, index) > 0 and layout.awaits_gradients(index),
-        )  # fmt: skip
-        trainable = [s for s in programs.train.sources if s.kind == "parameter" and s.trainable]
-        users = {s.name: layout.users[s.name] for s in trainable if s.name in layout.users}
-        sizes = {s.name: value_bytes(programs.train.values[s.id], 1) for s in trainable}
+        site, sums = site_of(link, order, self._spec.name, state, programs, self._device, self._timeout_s)
         committer: Committer
         if order.own_commit:
-            committer = DecideAlone(me, self._tell_ready, [s.name for s in trainable], order.clip_norm, self._goes_on)
+            names = [s.name for s in programs.train.sources if s.kind == "parameter" and s.trainable]
+            committer = DecideAlone(site.me, self._tell_ready, names, order.clip_norm, self._goes_on)
         else:
             committer = AskCoordinator(self._tell_ready, self._verdicts, self._timeout_s)
-        site = Site(me, index, order.plan, layout, stage, link, self._timeout_s)
-        sums = share_sums(order.plan, users, sizes, layout.running_statistics())
         return Executor(site, sums, committer, self._throttle)
 
     def _tell_ready(self, ready: Ready | Committed) -> None:

@@ -1,13 +1,21 @@
-"""Puts the state of a device's next stage together, from what it holds and what others give."""
+"""Puts a device's next stage together: its state, from what is held here and what others give, and its surroundings."""
 
 from __future__ import annotations
 
 import threading
 
+import torch
+
 from potluck.errors import LinkTimeout
+from potluck.model.blocks import value_bytes
+from potluck.model.program import ProgramPair
+from potluck.plan.schedule import late_weights, stage_of
+from potluck.runtime.exchange import Site
 from potluck.runtime.keeper import Keeper, joined, subset
-from potluck.runtime.stage import StageState
+from potluck.runtime.layout import PlanLayout
+from potluck.runtime.stage import StageRunner, StageState
 from potluck.runtime.state_transfer import receive_state, send_state
+from potluck.runtime.sums import Sums, share_sums
 from potluck.wire.link import Link
 from potluck.wire.messages import Prepare
 
@@ -42,3 +50,22 @@ def put_together(link: Link, order: Prepare, me: str, keeper: Keeper, timeout_s:
     if giving.is_alive():
         raise LinkTimeout(f"others did not take what {me} gives after {timeout_s:.0f} s")
     return joined(parts)
+
+
+def site_of(
+    link: Link, order: Prepare, me: str, state: StageState, programs: ProgramPair, device: torch.device,
+    timeout_s: float,
+) -> tuple[Site, Sums]:  # fmt: skip
+    """The stage with this state in its plan, and who adds up which gradients."""
+    layout = PlanLayout(programs, order.plan)
+    index = stage_of(order.plan, me)
+    mine = order.plan.stages[index]
+    stage = StageRunner(
+        programs, mine.blocks, state, order.optimizer, order.seed, device, recompute=mine.recompute,
+        late_weights=late_weights(order.plan, index) > 0 and layout.awaits_gradients(index),
+    )  # fmt: skip
+    trainable = [s for s in programs.train.sources if s.kind == "parameter" and s.trainable]
+    users = {s.name: layout.users[s.name] for s in trainable if s.name in layout.users}
+    sizes = {s.name: value_bytes(programs.train.values[s.id], 1) for s in trainable}
+    sums = share_sums(order.plan, users, sizes, layout.running_statistics())
+    return Site(me, index, order.plan, layout, stage, link, timeout_s), sums

@@ -19,7 +19,7 @@ _LOCAL_START_S = 120.0
 _RETURN_S = 30.0  # in which the devices of an interrupted run come back; they look twice a second
 
 
-class Interrupted(NamedTuple):
+class InterruptedRun(NamedTuple):
     """A run whose coordinator vanished, and who trained it."""
 
     run: str
@@ -32,7 +32,7 @@ class LiveFleet:
     The devices of `fleet` are started on this machine; `options.joined` more come from elsewhere.
     """
 
-    def __init__(self, fleet: Fleet | None, options: Options, back: Interrupted | None = None) -> None:
+    def __init__(self, fleet: Fleet | None, options: Options, back: InterruptedRun | None = None) -> None:
         """With `back`, the devices of a run that was interrupted are awaited first: they may have held on to it."""
         self._local = fleet.devices if fleet is not None else ()
         self._bandwidth = fleet.bandwidth_bytes_s if fleet is not None else None

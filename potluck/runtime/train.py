@@ -12,7 +12,7 @@ from potluck.metrics.records import RECORDS, has_ended
 from potluck.plan.baselines import even_plan
 from potluck.plan.memory import SpanBytes, stage_bytes
 from potluck.plan.validate import read_plan, validate
-from potluck.runtime.live_fleet import Interrupted, LiveFleet
+from potluck.runtime.live_fleet import InterruptedRun, LiveFleet
 from potluck.runtime.options import Options
 from potluck.runtime.planning import plan_for
 from potluck.runtime.prepare import PreparedJob, prepare_job
@@ -68,11 +68,11 @@ def terms_before(options: Options) -> dict[int, Plan]:
     return {number: term.plan for number, term in read_terms(options.run_dir / TERMS).items()}
 
 
-def interrupted(options: Options, before: Mapping[int, Plan]) -> Interrupted | None:
+def interrupted(options: Options, before: Mapping[int, Plan]) -> InterruptedRun | None:
     """Whom to wait for, as they may have held on to the run. After one that ended in order, nobody has."""
     if not before or options.run_dir is None or has_ended(options.run_dir / RECORDS):
         return None
-    return Interrupted(known_run(options.run_dir), before[max(before)].devices)
+    return InterruptedRun(known_run(options.run_dir), before[max(before)].devices)
 
 
 def train(job: Job, fleet: Fleet | None = None, options: Options | None = None) -> TrainResult:
