@@ -1,8 +1,9 @@
 """Into which pieces the gradients of a group are cut to be summed while the last backward of a round goes on.
 
 A backward pass has the gradients of the last layers first. What becomes ready together is a bucket: it is sent to
-whoever adds it up, and its sums come back, while the pass goes on. The last buckets, which everybody waits for, belong
-to whoever adds up most.
+whoever adds it up, and its sums come back, while the pass goes on. They come in waves, in each of which every device
+adds up a piece, so that no line is taken by one device's pieces while the others' are idle; and each wave is half
+the one before, as everybody waits for the last.
 """
 
 from __future__ import annotations
@@ -13,8 +14,8 @@ from typing import NamedTuple
 from potluck.plan.summing import parts_of
 from potluck.types import Block, Stage
 
-_BUCKETS = 8  # about as many in a group,
-_MOST = 4  # and so many for one device that adds up: each costs everybody two messages
+_BUCKETS = 15  # about as many in a group,
+_MOST = 3  # and so many for one device that adds up: each costs everybody two messages
 
 
 class Piece(NamedTuple):
@@ -36,8 +37,9 @@ def pieces(parts: Mapping[str, float]) -> list[Piece]:
     """The pieces in the order in which a backward pass has them, given the part that each device adds up."""
     able = sorted((device for device, part in parts.items() if part > 0), key=lambda device: parts[device])
     whole = sum(parts[device] for device in able)
-    counts = {d: max(1, min(_MOST, round(parts[d] / whole * _BUCKETS))) for d in able}
-    return [Piece(d, parts[d] / whole / counts[d]) for d in able for _ in range(counts[d])]
+    waves = max(1, min(_MOST, round(_BUCKETS / len(able))))
+    sizes = [2.0**-wave for wave in range(waves)]
+    return [Piece(device, parts[device] / whole * size / sum(sizes)) for size in sizes for device in able]
 
 
 def buckets(stage: Stage, blocks: Sequence[Block], backward_s: Sequence[float]) -> list[Bucket]:

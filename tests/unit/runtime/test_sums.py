@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -45,8 +46,9 @@ def test_the_last_layers_come_first_and_the_load_follows_the_weights() -> None:
     order = [name for bucket in sums.buckets for name in bucket.names]
     assert order == names[::-1]
     load = {d: sum(len(b.names) for b in sums.buckets if b.adder == d) for d in "abc"}
-    assert load == {"a": 25, "b": 75, "c": 0}
-    assert sums.buckets[-1].adder == "b"
+    assert load == {"a": pytest.approx(25, abs=1), "b": pytest.approx(75, abs=1), "c": 0}
+    assert [bucket.adder for bucket in sums.buckets] == ["a", "b"] * 3
+    assert len(sums.buckets[-1].names) < len(sums.buckets[1].names) / 3
     assert [bucket.statistics for bucket in sums.buckets] == [True] + [False] * (len(sums.buckets) - 1)
 
 
