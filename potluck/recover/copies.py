@@ -1,8 +1,9 @@
 """When devices copy their state, and from which round on all of it is in two places. Pure: the caller brings the time.
 
 Each device keeps a copy of its own state, to go back to. Of a stage that one device holds alone, another device, its
-guardian, keeps a second one; members of a group have each other. A copy takes at most a tenth of a link, in small
-pieces. The time between copies follows Young: the root of twice what one costs, times the time between losses.
+guardian, keeps a second one; members of a group have each other, and where every stage is a group's, nobody ever has
+to go back, so nothing is copied. A copy takes at most a tenth of a link, in small pieces. The time between copies
+follows Young: the root of twice what one costs, times the time between losses.
 """
 
 from __future__ import annotations
@@ -43,10 +44,10 @@ class Copying:
 
     def __init__(self, plan: Plan, term: int, *, first_s: float = -math.inf, enabled: bool = True) -> None:
         """`first_s` is when the first copy may be made: what was trained before is soon trained again."""
-        self._enabled = enabled and len(plan.devices) > 1
+        guarded = guardians(plan)
+        self._enabled = enabled and bool(guarded)
         self._term = term
         self._keepers: dict[int, set[str]] = {}  # stage → who must have a copy
-        guarded = guardians(plan)
         for index, stage in enumerate(plan.stages):
             members = {member.device for member in stage.group}
             self._keepers[index] = members | {guarded[d] for d in members if d in guarded}

@@ -65,3 +65,9 @@ def test_the_first_copy_waits_until_there_is_something_to_lose() -> None:
 def test_a_lone_device_copies_nothing_and_neither_does_one_without_room() -> None:
     assert not Copying(plan_of(("a",)), term=1).due(0.0)
     assert not Copying(plan_of(("a",), ("b",)), term=1, enabled=False).due(0.0)
+
+
+def test_groups_that_have_each_other_copy_nothing() -> None:
+    assert not Copying(plan_of(("a", "b")), term=1).due(1e9)
+    assert not Copying(plan_of(("a", "b"), ("c", "d")), term=1).due(1e9)
+    assert Copying(plan_of(("a", "b"), ("c",)), term=1).due(1e9)
