@@ -167,7 +167,8 @@ def serve(live: LiveFleet, lines: Iterable[str]) -> Iterator[dict[str, Any]]:
         given = json.loads(line)
         if "given" in given:
             job, plan = prepared(given["model"], given["batch"]), msgspec.convert(given["given"], Plan)
-            yield {"round_s": a_few_rounds(live, job, plan, given["rounds"], TIMEOUT_S)[0]}
+            round_s, spent_s = a_few_rounds(live, job, plan, given["rounds"], TIMEOUT_S)
+            yield {"round_s": round_s, "spent_s": spent_s}
         elif "model" in given:
             trials = Trials(live, Request(**{**given, "planners": tuple(given["planners"])}))
             yield {"answers": [asdict(answer) for answer in trials.plan()]}

@@ -119,7 +119,7 @@ def a_few_rounds(
     """
     job = replace(
         prepared.job, rounds=count, epochs=None, eval_data=None, metrics={}, reduce=None, best=None, patience=None,
-        eval_every=None, checkpoint_every=None, callbacks=(),
+        eval_every=None, checkpoint_every=count, callbacks=(),
     )  # fmt: skip
     with tempfile.TemporaryDirectory() as folder:
         options = Options(run_dir=Path(folder) / "run", timeout_s=timeout_s, should_stop=should_stop)
