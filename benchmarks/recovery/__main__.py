@@ -12,7 +12,7 @@ import json
 import tempfile
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +28,7 @@ from benchmarks.recovery.baselines import (
     switch_s,
 )
 from benchmarks.recovery.jobs import job_of, plan_of
+from benchmarks.recovery.protection import protection
 from benchmarks.recovery.scenarios import CNN, GPT, ROUNDS, Scenario, scenarios
 from benchmarks.recovery.session import Outcome, Setup, run
 from benchmarks.recovery.tally import Tally, spread
@@ -40,6 +41,7 @@ from potluck.runtime.prepare import prepare_job
 
 LARGE = "resnet50"
 COPIED_AFTER = {LARGE: 20, CNN: 5}  # rounds: copies are whole by then
+PROTECTED = {GPT: 60, CNN: 24}  # rounds: enough for a copy or two, and some without
 AFTERWARDS = (20, 70)  # rounds after the loss over which the rate counts
 
 
@@ -56,31 +58,30 @@ class Bench:
         count = rounds or ROUNDS.get(model, 0)
         return Setup(model, plan_of(model, prepared.facts), count, self.folder / f"{model}-profile.json")
 
-    def whole(self, model: str) -> tuple[Outcome, Outcome, dict[str, torch.Tensor]]:
-        """A run in which nothing happens, one without copies, and the weights that they start from."""
-        setup = self.setup(model)
-        found = []
-        for copies in (True, False):
-            one = Setup(model, setup.plan, setup.rounds, setup.profile, copies=copies)
-            found.append(run(self.bed, one, self.folder / f"{model}-whole-{copies}", None, 0, 0))
-            if found[-1].problem:
-                raise click.ClickException(f"{model}: with nobody lost: {found[-1].problem}")
-        say(f"{model}: {found[0].cpu_s:.1f} CPU seconds with copies, {found[1].cpu_s:.1f} without")
-        return found[0], found[1], dict(prepare_job(job_of(model)).built.state)
+    def whole(self, model: str) -> tuple[Outcome, dict[str, torch.Tensor]]:
+        """A run in which nothing happens, and the weights that it starts from."""
+        found = run(self.bed, self.setup(model), self.folder / f"{model}-whole", None, 0, 0)
+        if found.problem:
+            raise click.ClickException(f"{model}: with nobody lost: {found.problem}")
+        return found, dict(prepare_job(job_of(model)).built.state)
 
-    def survive(self, tally: Tally, planned: list[tuple[Scenario, int]]) -> dict[str, float]:
-        """Runs scenarios; returns by how much copies make each model dearer."""
-        overhead = {}
+    def protection(self, model: str) -> dict[str, Any] | None:
+        """By how much copies make training dearer."""
+        setup = self.setup(model, PROTECTED[model])
+        found = protection(run(self.bed, setup, self.folder / f"{model}-protected", None, 0, 0))
+        say(f"{model}: {found}")
+        return asdict(found) if found is not None else None
+
+    def survive(self, tally: Tally, planned: list[tuple[Scenario, int]]) -> None:
+        """Runs scenarios."""
         for model in sorted({scenario.model for scenario, _ in planned}):
-            whole, bare, first = self.whole(model)
-            overhead[model] = whole.cpu_s / bare.cpu_s - 1 if bare.cpu_s else float("nan")
+            whole, first = self.whole(model)
             for scenario, seed in planned:
                 if scenario.model == model:
                     setup = self.setup(model)
                     one = Setup(model, setup.plan, setup.rounds, setup.profile, how=scenario.how)
                     folder = self.folder / f"{model}-{tally.ran}"
                     tally.add(scenario, run(self.bed, one, folder, scenario.deed, scenario.after, seed), whole, first)
-        return overhead
 
     def compare(self) -> tuple[dict[str, Any], str]:
         """How soon it goes on beside what else could be done, and how fast it is then; and a picture of it."""
@@ -146,7 +147,8 @@ def main(
     tally, began, picture = Tally(), time.monotonic(), ""
     with tempfile.TemporaryDirectory() as name, Testbed(FLEETS / "lab-100.toml") as bed:
         bench = Bench(bed, Path(name))
-        overhead = bench.survive(tally, list(_planned(quick, seeds, models)))
+        bench.survive(tally, list(_planned(quick, seeds, models)))
+        overhead = {model: bench.protection(model) for model in models or PROTECTED}
         others: dict[str, Any] = {}
         if with_others:
             others, picture = bench.compare()

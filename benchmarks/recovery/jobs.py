@@ -15,8 +15,8 @@ MICRO_BATCH, MICRO_BATCHES = 4, 6
 
 
 def small_gpt() -> Case:
-    """A decoder of two million parameters."""
-    return gpt("small_gpt", words=512, length=32, width=192, layers=4)
+    """A decoder of 0.8 million parameters."""
+    return gpt("small_gpt", words=512, length=32, width=128, layers=4)
 
 
 def job_of(name: str) -> potluck.Job:

@@ -21,7 +21,7 @@ from benchmarks.testbed import Testbed, coordinator_address, join_all
 from benchmarks.testbed.agents import environment
 from benchmarks.throughput.others import unhurried
 from potluck.control.audit import audit
-from potluck.metrics.records import RECORDS, IncidentRecord, PlanAdopted, Record, read_from
+from potluck.metrics.records import RECORDS, CopyRecord, IncidentRecord, PlanAdopted, Record, read_from
 from potluck.recover.checkpoint import load, newest
 from potluck.types import COORDINATOR, Plan, RoundRecord
 
@@ -107,7 +107,8 @@ class Outcome:
     rounds: list[RoundRecord] = field(default_factory=list)
     committed_s: list[float] = field(default_factory=list)  # when each of these was seen
     plans: list[Plan] = field(default_factory=list)
-    cpu_s: float = 0.0
+    copies: list[CopyRecord] = field(default_factory=list)
+    cpu_s: list[float] = field(default_factory=list)  # of all devices, when each round was seen
     state: dict[str, torch.Tensor] = field(default_factory=dict)
 
     @property
@@ -193,7 +194,6 @@ def _watch(outcome: Outcome, happening: Happening, deed: Deed | None, after: int
     records, offset = happening.folder / "run" / RECORDS, 0
     deadline = time.monotonic() + RUN_S
     due: float | None = None
-    cpu: float | None = None
     bed = happening.bed
     dies = happening.setup.how == "dies"  # by itself: the deed is to start it again
     while happening.coordinator.poll() is None or (dies and outcome.fault_s is None):
@@ -202,9 +202,9 @@ def _watch(outcome: Outcome, happening: Happening, deed: Deed | None, after: int
         if records.exists():
             found, offset = read_from(records, offset)
             take(found, outcome)
+            spent_s = sum(bed.cpu_seconds(d) for d in bed.devices)
+            outcome.cpu_s += [spent_s] * (len(outcome.rounds) - len(outcome.cpu_s))
         done = len({r.round for r in outcome.rounds})
-        if cpu is None and done >= 2:
-            cpu = sum(bed.cpu_seconds(d) for d in bed.devices)
         if deed is not None and done >= after and due is None:
             usual = max(r.seconds for r in outcome.rounds[-2:])
             due = time.monotonic() + chance.random() * usual
@@ -213,8 +213,6 @@ def _watch(outcome: Outcome, happening: Happening, deed: Deed | None, after: int
             outcome.fault_s = time.monotonic()
             deed(happening)
         time.sleep(LOOK_S)
-    if cpu is not None:
-        outcome.cpu_s = sum(bed.cpu_seconds(d) for d in bed.devices) - cpu
     if records.exists():
         take(read_from(records, offset)[0], outcome)
 
@@ -229,6 +227,8 @@ def take(found: Sequence[Record], outcome: Outcome) -> None:
             outcome.incidents.append(record)
         elif isinstance(record, PlanAdopted):
             outcome.plans.append(record.plan)
+        elif isinstance(record, CopyRecord):
+            outcome.copies.append(record)
 
 
 def _judge(coordinator: subprocess.Popen[bytes], run_dir: Path, outcome: Outcome) -> None:

@@ -99,6 +99,8 @@ class LiveDisplay:
                 rows.append(_labelled("evaluation", text))
             if view.checkpoint:
                 rows.append(_labelled("checkpoint", view.checkpoint))
+            if view.copy:
+                rows.append(_labelled("copy", view.copy))
             rows.append(Padding(self._devices(width), (1, 0)))
             for message in list(view.messages)[-SHOWN_MESSAGES:]:
                 rows.append(Text(f" {message}", style="dim", overflow="ellipsis", no_wrap=True))

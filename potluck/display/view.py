@@ -9,6 +9,7 @@ from itertools import pairwise
 
 from potluck.metrics.records import (
     CheckpointRecord,
+    CopyRecord,
     EvaluationRecord,
     IncidentRecord,
     PlanAdopted,
@@ -17,7 +18,7 @@ from potluck.metrics.records import (
     RunStarted,
 )
 from potluck.types import RoundRecord
-from potluck.units import size_text
+from potluck.units import duration_text, size_text
 
 RECENT_ROUNDS = 30  # over which the rate is taken
 KEPT_LOSSES = 4000
@@ -50,6 +51,7 @@ class RunView:
     plan_reason: str = ""  # why this plan, if nobody gave it
     best_metric: str = ""  # what decides which evaluation is the best, if known
     checkpoint: str = ""
+    copy: str = ""
     messages: deque[str] = field(default_factory=lambda: deque(maxlen=KEPT_MESSAGES))
     stopping: bool = False
     ended: bool = False
@@ -90,6 +92,9 @@ class RunView:
                 self.messages.append(f"round {record.round}: {record.what}; {record.action}")
             case CheckpointRecord():
                 self.checkpoint = f"after round {record.round}, {size_text(record.bytes)}"
+            case CopyRecord():
+                again = f"; again {duration_text(record.period_s)} later" if record.period_s >= 1 else ""
+                self.copy = f"of round {record.round} on a second device, after {duration_text(record.seconds)}{again}"
             case RunEnded():
                 self.ended = True
 

@@ -84,6 +84,15 @@ class CheckpointRecord(Value, frozen=True, kw_only=True, tag="checkpoint"):
     at_s: float
 
 
+class CopyRecord(Value, frozen=True, kw_only=True, tag="copy"):
+    """The state of every stage is in two places: a device may vanish, and only the rounds since then are repeated."""
+
+    round: int  # rounds committed before it
+    seconds: float  # from the order to the last device that had it
+    period_s: float  # from this copy's beginning to that of the next
+    at_s: float
+
+
 class RunEnded(Value, frozen=True, kw_only=True, tag="run_ended"):
     """Training is over."""
 
@@ -94,7 +103,8 @@ class RunEnded(Value, frozen=True, kw_only=True, tag="run_ended"):
     at_s: float
 
 
-Record = RunStarted | PlanAdopted | RoundRecord | EvaluationRecord | IncidentRecord | CheckpointRecord | RunEnded
+Happened = EvaluationRecord | IncidentRecord | CheckpointRecord | CopyRecord
+Record = RunStarted | PlanAdopted | RoundRecord | Happened | RunEnded
 
 
 def encode(record: Record) -> bytes:

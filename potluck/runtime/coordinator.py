@@ -15,6 +15,7 @@ from potluck.control.ledger import LedgerEntry, entry, loss_digest
 from potluck.errors import DeviceLost, InputError, LinkError, LinkTimeout, Overdue, PotluckError
 from potluck.metrics.records import (
     RECORDS,
+    CopyRecord,
     EvaluationRecord,
     IncidentRecord,
     PlanAdopted,
@@ -324,13 +325,19 @@ class Coordinator:
                 self._machine.tell(Lost(device=lost.device, why=lost.why, silent=lost.silent))
             else:
                 if isinstance(message, Stored):
-                    self.copying.stored(device, message.held, time.monotonic())
+                    self._stored(device, message)
                 elif isinstance(message, Ready | Committed) and device in self.s.plan.devices:
                     return device, message
                 else:
                     self._machine.hear(device, message)
             if not self._machine.training:
                 raise TermOver("the term was given up")
+
+    def _stored(self, device: str, message: Stored) -> None:
+        now_s, copying = time.monotonic(), self.copying
+        if copying.stored(device, message.held, now_s):
+            at_s, took_s = now_s - self.s.started_s, copying.took_s or 0.0
+            self.say(CopyRecord(round=message.held.round, seconds=took_s, period_s=copying.period_s, at_s=at_s))
 
     def _announce(self) -> None:
         s = self.s

@@ -55,6 +55,8 @@ def status_lines(found: Found, others: Sequence[Found] = ()) -> list[str]:
         lines.append(_fact("evaluation", f"{evaluation_text(view.evaluation)}, after round {view.evaluation.round}"))
     if view.checkpoint:
         lines.append(_fact("checkpoint", view.checkpoint))
+    if view.copy:
+        lines.append(_fact("copy", view.copy))
     if records.incidents:
         shown = list(view.messages)[-SHOWN_INCIDENTS:]
         before = f" (the last {len(shown)} of {records.incidents})" if records.incidents > len(shown) else ""

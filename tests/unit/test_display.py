@@ -11,6 +11,7 @@ from potluck.display.live import LiveDisplay
 from potluck.display.view import RunView, sparkline
 from potluck.metrics.records import (
     CheckpointRecord,
+    CopyRecord,
     EvaluationRecord,
     IncidentRecord,
     PlanAdopted,
@@ -135,6 +136,12 @@ def test_of_a_run_that_is_over_nothing_is_left_to_wait_for():
     past: list[Record] = [STARTED, *(_round(n) for n in range(12)), ended]
     LineDisplay(stream).catch_up([(record, 100.0 + index) for index, record in enumerate(past)])
     assert " left" not in stream.getvalue()
+
+
+def test_copies_and_when_the_next_is_made_are_shown():
+    view = RunView()
+    view.see(CopyRecord(round=12, seconds=7.2, period_s=29.1, at_s=20.0), 20.0)
+    assert view.copy == "of round 12 on a second device, after 7 s; again 29 s later"
 
 
 @pytest.mark.parametrize("width", [40, 80, 120])

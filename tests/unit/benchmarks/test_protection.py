@@ -1,0 +1,36 @@
+"""What copies cost, from the rounds of one run."""
+
+from __future__ import annotations
+
+import pytest
+
+from benchmarks.recovery.protection import protection
+from benchmarks.recovery.session import Outcome
+from potluck.metrics.records import CopyRecord
+
+
+def an_outcome(copies: list[CopyRecord]) -> Outcome:
+    """Rounds of a second and two CPU seconds; those between 5 s and 9 s take 1.5 s and three."""
+    outcome = Outcome(began_s=100.0, copies=copies)
+    now_s, cpu_s = 100.0, 50.0
+    while now_s < 140:
+        slow = 5 <= now_s - 100 < 9
+        now_s += 1.5 if slow else 1.0
+        cpu_s += 3.0 if slow else 2.0
+        outcome.committed_s.append(now_s)
+        outcome.cpu_s.append(cpu_s)
+    return outcome
+
+
+def test_what_a_copy_costs_is_spread_over_its_period() -> None:
+    found = protection(an_outcome([CopyRecord(round=5, seconds=4.0, period_s=20.0, at_s=9.0)]))
+    assert found is not None
+    assert found.copies == 1
+    assert found.cpu == pytest.approx(0.075, abs=0.01)  # three rounds, each half as dear again, in twenty
+    assert found.time == pytest.approx(0.075, abs=0.01)
+    assert found.quiet_rounds == 17  # of 37: those after the period may belong to the next copy
+
+
+def test_nothing_is_said_of_a_run_without_copies_or_without_quiet_rounds() -> None:
+    assert protection(an_outcome([])) is None
+    assert protection(an_outcome([CopyRecord(round=5, seconds=40.0, period_s=20.0, at_s=41.0)])) is None
