@@ -1,0 +1,150 @@
+"""ADSP: every worker trains at its own speed and all push equally often; how often is searched while they train.
+
+At every check, after Γ seconds, all are given the same number of pushes to reach; so who lags behind catches up. A
+worker pushes when Γ / pushes - overhead seconds are over: nobody waits. The search begins with one push in a check
+period and goes on to more as long as the loss falls faster by it. Faster means: from the loss at which the search began
+to half of it in less time. (As published, the way begins where a rate was taken up, so that the later of two rates is
+nearer to the goal and looks better by that alone.)
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+from potluck.paramserver.curve import Reward, reward
+from potluck.paramserver.policy import Policy
+from potluck.paramserver.words import Answer, Pace, Report
+
+_GOAL = 0.5  # of the loss at the beginning of a search: what the rewards of different rates are compared by
+_JUMP = 1.3  # by which the loss rises before the rate is searched anew
+_DOUBTS = 2  # rates in a row that may look worse by chance
+
+
+@dataclass
+class _Search:
+    """What was found out about rates so far."""
+
+    rate: int = 1  # pushes of a worker in a check period
+    best: tuple[int, Reward] | None = None
+    first: float = math.nan  # the loss at its beginning
+    began_s: float = 0.0
+    points: list[tuple[float, float]] = field(default_factory=list)  # time and loss since the rate was taken up
+    worse: int = 0  # rates in a row that promised less than the best
+    over: bool = False
+
+
+class Adsp(Policy):
+    """As published: three losses a check period, the first rate that is no better ends the search."""
+
+    name = "adsp"
+    robust = False
+    losses_a_period = 2  # and the one at its end
+
+    def __init__(self, period_s: float = 60.0, epoch_s: float = 1200.0) -> None:
+        """`period_s` is Γ; the rate is searched anew after `epoch_s`."""
+        super().__init__()
+        if period_s <= 0 or epoch_s < period_s:
+            raise ValueError(f"a check period of {period_s} s in an epoch of {epoch_s} s")
+        self.period_s, self.epoch_s = period_s, epoch_s
+        self.check_s = period_s / self.losses_a_period
+        self._search = _Search()
+        self._period_began_s, self._target, self._lowest, self._known = -math.inf, 0, math.inf, False
+
+    @property
+    def rate(self) -> int:
+        """Pushes of every worker in a check period."""
+        return self._search.rate
+
+    def pace(self, worker: str, now_s: float) -> Pace:
+        mine = self.workers[worker]
+        left = max(1, self._target - mine.pushes)
+        until_s = self._period_began_s + self.period_s
+        period_s = until_s - now_s if self._known and until_s > now_s else self.period_s
+        seconds = max(period_s / left - mine.overhead_s, mine.step_s or 0.0)
+        return Pace(
+            f"{left} to go in {period_s:.3g} s, {mine.overhead_s:.2g} s of each to push and pull", None, seconds
+        )
+
+    def checked(self, loss: float, now_s: float) -> Answer:
+        search = self._search
+        if not self._known:
+            self._known = True
+            return self._begin(loss, now_s, "the first loss")
+        if math.isfinite(loss):
+            search.points.append((now_s - search.began_s, loss))
+        if now_s < self._period_began_s + self.period_s * (1 - 1e-9):
+            return Answer(reason=f"{search.rate} pushes in {self.period_s:.3g} s, as before")
+        if math.isfinite(loss) and loss > _JUMP * self._lowest:
+            return self._begin(loss, now_s, f"the loss rose from {self._lowest:.3g} to {loss:.3g}")
+        self._lowest = min(self._lowest, loss) if math.isfinite(loss) else self._lowest
+        if search.over:
+            if now_s - search.began_s >= self.epoch_s:
+                return self._begin(loss, now_s, f"{self.epoch_s:.3g} s are over")
+            return self._period(now_s, f"{search.rate} pushes each, as found")
+        return self._period(now_s, self._next_rate(now_s, loss))
+
+    def _begin(self, loss: float, now_s: float, why: str) -> Answer:
+        """Searches from one push a period on."""
+        self._lowest = loss
+        self._search = _Search(first=loss, began_s=now_s, points=[(0.0, loss)])
+        return self._period(now_s, f"search for the best rate, from 1 push in {self.period_s:.3g} s on: {why}")
+
+    def _period(self, now_s: float, reason: str) -> Answer:
+        """A check period begins: all get the same number of pushes to reach."""
+        self._period_began_s = now_s
+        self._target = max((w.pushes for w in self.workers.values()), default=0) + self._search.rate
+        return Answer(paces={name: self.pace(name, now_s) for name in self.workers}, reason=reason)
+
+    def _next_rate(self, now_s: float, loss: float) -> str:
+        """One more push a period as long as that helps."""
+        search = self._search
+        times, losses = zip(*search.points, strict=True)
+        found = reward(times, losses, search.first, _GOAL * search.first, robust=self.robust)
+        rate, search.points = search.rate, search.points[-1:]
+        search.points = [(0.0, search.points[0][1])] if search.points else []
+        search.began_s = now_s
+        words = "no falling course" if found is None else f"reward {found.value:.3g} ± {found.error:.2g}"
+        before = search.best
+        if found is not None and (before is None or found.value > before[1].value):
+            search.best, search.worse = (rate, found), 0
+        else:
+            search.worse += 1
+        if self._goes_on(found, before) and rate < self._most():
+            search.rate = rate + 1
+            return f"{rate} pushes: {words}; try {rate + 1}"
+        search.rate, search.over = (search.best[0] if search.best else rate), True
+        return f"{rate} pushes: {words}; stay with {search.rate}"
+
+    def _goes_on(self, found: Reward | None, before: tuple[int, Reward] | None) -> bool:
+        """Whether more pushes are worth a try, given what this rate promises and what the best one before did."""
+        return before is None or (found is not None and found.value > before[1].value)
+
+    def _most(self) -> int:
+        """Pushes in a period of which half would go into pushing and pulling."""
+        slowest_s = max((w.overhead_s for w in self.workers.values()), default=0.0)
+        return max(1, int(self.period_s / 2 / slowest_s)) if slowest_s > 0 else 10**6
+
+
+class Ours(Adsp):
+    """ADSP with more losses a period, a fit that outliers do not sway, and pushes that count by data and by age.
+
+    A rate that looks worse by less than the fit is sure of does not end the search at once; one that is worse beyond
+    doubt does.
+    """
+
+    name = "ours"
+    robust = True
+    losses_a_period = 6
+
+    def scale(self, report: Report) -> float:
+        """A worker counts by the size of its data set, and less if each other has pushed more than once meanwhile."""
+        whole = sum(w.samples for w in self.workers.values())
+        part = self.workers[report.worker].samples / whole if whole else 1 / len(self.workers)
+        late = max(0, report.staleness - (len(self.workers) - 1))
+        return part / math.sqrt(1 + late / len(self.workers))
+
+    def _goes_on(self, found: Reward | None, before: tuple[int, Reward] | None) -> bool:
+        if found is None or before is None or found.value > before[1].value:
+            return True
+        return self._search.worse < _DOUBTS and not before[1].better_than(found)

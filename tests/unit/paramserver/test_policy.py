@@ -1,0 +1,210 @@
+"""Who pushes when, and who waits: any policy under any course of events."""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections import Counter
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from potluck.paramserver.adacomm import AdaComm
+from potluck.paramserver.adsp import Adsp, Ours
+from potluck.paramserver.policies import POLICIES
+from potluck.paramserver.policy import Bsp, Lockstep, Policy, Ssp
+from potluck.paramserver.words import Answer, Pace, Report
+
+PERIOD_S = 10.0
+speeds = st.lists(st.floats(0.02, 1.0), min_size=1, max_size=6)
+
+
+class World:
+    """Workers with so many seconds a step, driven through a policy; pushing takes no time."""
+
+    def __init__(self, policy: Policy, step_s: list[float]) -> None:
+        self.policy = policy
+        self.step_s = {f"w{i}": s for i, s in enumerate(step_s)}
+        self.paces: dict[str, Pace] = {}
+        self.steps: Counter[str] = Counter()
+        self.pushes: Counter[str] = Counter()
+        self.waited_s: dict[str, float] = dict.fromkeys(self.step_s, 0.0)
+        self.most_apart = 0
+        self.since: dict[str, float] = {}
+        self.version, self.pulled = 0, dict.fromkeys(self.step_s, 0)
+        self.events: list[tuple[float, int, str]] = []
+        self.reasons: list[str] = []
+        self._count = 0
+
+    def run(self, until_s: float) -> None:
+        for name in self.step_s:
+            self._take(self.policy.joined(name, 100, 0.0), 0.0)
+            self._start(name, 0.0)
+        check_s = self.policy.check_s
+        if check_s is not None:
+            for number in range(int(until_s / check_s) + 1):
+                self._at(number * check_s, "")
+        while self.events and self.events[0][0] <= until_s:
+            now_s, _, name = heapq.heappop(self.events)
+            if not name:
+                self._take(self.policy.checked(2 / (1 + 0.05 * now_s) + 0.1, now_s), now_s)
+            elif name in self.policy.workers:
+                self._push(name, now_s)
+
+    def _at(self, now_s: float, what: str) -> None:
+        self._count += 1
+        heapq.heappush(self.events, (now_s, self._count, what))
+
+    def _start(self, name: str, now_s: float) -> None:
+        """The worker trains until its pace says push."""
+        pace, step_s = self.paces[name], self.step_s[name]
+        by_time = math.inf if pace.seconds is None else max(1, math.ceil(pace.seconds / step_s - 1e-9))
+        steps = int(min(math.inf if pace.steps is None else pace.steps, by_time))
+        self.steps[name] = steps
+        self._at(now_s + steps * step_s, name)
+
+    def _push(self, name: str, now_s: float) -> None:
+        self.pushes[name] += 1
+        report = Report(name, self.steps[name], self.steps[name] * 32, 1.0, self.version - self.pulled[name], 0.0)
+        self.since[name] = now_s
+        answer = self.policy.pushed(report, now_s)
+        assert 0 < answer.scale <= 1
+        self.version += 1
+        counts = [w.pushes for w in self.policy.workers.values()]
+        self.most_apart = max(self.most_apart, max(counts) - min(counts))
+        self._take(answer, now_s)
+
+    def _take(self, answer: Answer, now_s: float) -> None:
+        self.paces.update(answer.paces)
+        self.reasons.append(answer.reason)
+        for name in answer.go:
+            self.waited_s[name] += now_s - self.since.pop(name)
+            self.pulled[name] = self.version
+            self._start(name, now_s)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.floats(0.01, PERIOD_S / 40), min_size=1, max_size=6))
+def test_under_adsp_nobody_waits_and_push_counts_stay_within_one(step_s: list[float]) -> None:
+    for kind in (Adsp, Ours):
+        world = World(kind(PERIOD_S, 200.0), step_s)
+        world.run(20 * PERIOD_S + 0.5)
+        assert not any(world.waited_s.values())
+        assert min(world.pushes.values()) >= 15
+        assert world.most_apart <= 1
+
+
+@settings(max_examples=40, deadline=None)
+@given(speeds)
+def test_workers_so_slow_that_they_cannot_keep_up_hold_nobody_up(step_s: list[float]) -> None:
+    world = World(Adsp(PERIOD_S / 10, 200.0), step_s)  # of ten steps or less than one
+    world.run(100.0)
+    assert not any(world.waited_s.values())
+    assert all(world.pushes[name] >= min(90, 90 / s) for name, s in world.step_s.items())
+
+
+def test_a_worker_ten_times_slower_costs_the_others_nothing_under_adsp() -> None:
+    pushes = []
+    for step_s in ([0.1, 0.1], [0.1, 0.1, 1.0]):
+        world = World(Adsp(PERIOD_S, 200.0), step_s)
+        world.run(200.0)
+        pushes.append((world.pushes["w0"], world.waited_s["w0"]))
+    assert pushes[0] == pushes[1]
+    waiting = World(Bsp(), [0.1, 0.1, 1.0])
+    waiting.run(200.0)
+    assert waiting.waited_s["w0"] > 150.0
+
+
+@settings(max_examples=40, deadline=None)
+@given(speeds, st.integers(1, 7))
+def test_in_lockstep_all_have_pushed_equally_often_before_anybody_goes_on(step_s: list[float], steps: int) -> None:
+    world = World(Lockstep(steps), step_s)
+    world.run(30.0)
+    assert max(world.pushes.values(), default=0) - min(world.pushes.values(), default=0) <= 1
+    slowest = max(step_s)
+    assert min(world.pushes.values(), default=0) >= math.floor(30.0 / (steps * slowest)) - 1
+
+
+@settings(max_examples=40, deadline=None)
+@given(speeds, st.integers(0, 6))
+def test_stale_synchronous_keeps_its_bound(step_s: list[float], ahead: int) -> None:
+    policy = Ssp(ahead)
+    world = World(policy, step_s)
+    pushed = policy.pushed
+
+    def look(report: Report, now_s: float) -> Answer:
+        answer = pushed(report, now_s)
+        counts = [w.pushes for w in policy.workers.values()]
+        assert max(counts) - min(counts) <= ahead + 1  # the one ahead has pushed and waits
+        return answer
+
+    policy.pushed = look  # type: ignore[method-assign]
+    world.run(10.0)
+    assert sum(world.pushes.values()) > 0
+
+
+@pytest.mark.parametrize("name", sorted(POLICIES))
+def test_who_leaves_sets_the_others_free_and_who_comes_holds_nobody_up(name: str) -> None:
+    policy = POLICIES[name]()
+    for worker in "abc":
+        policy.joined(worker, 10, 0.0)
+    for worker in "ab":
+        policy.pushed(Report(worker, 1, 32, 1.0, 0, 0.1), 1.0)
+    answer = policy.left("c", 2.0)
+    assert not any(w.waiting for w in policy.workers.values())
+    if policy.waits and name != "ssp":
+        assert set(answer.go) == {"a", "b"}
+    came = policy.joined("d", 10, 3.0)
+    assert set(came.paces) == {"d"}
+    assert policy.workers["d"].pushes == policy.workers["a"].pushes
+
+
+@pytest.mark.parametrize("name", sorted(POLICIES))
+def test_every_decision_has_a_reason(name: str) -> None:
+    world = World(POLICIES[name](), [0.3, 0.5])
+    world.run(130.0)
+    assert all(world.reasons)
+    assert all(pace.reason for pace in world.paces.values())
+
+
+def test_adacomm_takes_fewer_steps_as_the_loss_falls() -> None:
+    policy = AdaComm(steps=40, check_s=1.0)
+    found = []
+    for loss in (4.0, 1.0, 1.0, math.nan, 1.0):
+        policy.checked(loss, 0.0)
+        found.append(policy.steps)
+    assert found == [40, 20, 10, 10, 5]
+
+
+def test_adsp_stays_with_the_rate_at_which_the_loss_falls_fastest() -> None:
+    for kind in (Adsp, Ours):
+        policy = kind(PERIOD_S, 1e6)
+        policy.joined("w", 10, 0.0)
+        loss, now_s, checks = 4.0, 0.0, policy.losses_a_period
+        best = 3
+        for _ in range(12 * checks):
+            policy.checked(loss, now_s)
+            now_s += PERIOD_S / checks
+            falls = 0.02 * max(0.1, 1 - 0.3 * abs(policy.rate - best))
+            loss = 1 / (1 / (loss - 0.2) + falls * PERIOD_S / checks) + 0.2
+        assert policy.rate == best, kind
+
+
+def test_adsp_searches_anew_when_the_loss_jumps() -> None:
+    policy = Adsp(PERIOD_S, 1e6)
+    policy.joined("w", 10, 0.0)
+    for number, loss in enumerate((4.0, 3.0, 2.0, 2.0, 2.0, 2.0, 2.0)):
+        policy.checked(loss, number * PERIOD_S / 2)
+    answer = policy.checked(3.0, 40.0)
+    assert "rose from 2 to 3" in answer.reason
+    assert policy.rate == 1
+
+
+def test_our_pushes_count_by_data_and_old_ones_less() -> None:
+    policy = Ours()
+    policy.joined("small", 100, 0.0)
+    policy.joined("large", 300, 0.0)
+    fresh = [policy.scale(Report(w, 5, 160, 1.0, 1, 0.0)) for w in ("small", "large")]
+    assert fresh == [0.25, 0.75]
+    assert policy.scale(Report("small", 5, 160, 1.0, 7, 0.0)) == pytest.approx(0.125)
