@@ -1,0 +1,125 @@
+"""Which pushes the server has applied, so that each counts once and only once, whatever happens on the way. Pure.
+
+A worker numbers its pushes from 1 in each of its incarnations. What was applied is forgotten again if the server
+restarts from a snapshot of before: so a worker keeps what it pushed until a snapshot has it, and pushes it once more.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from potluck.types import Value
+
+Judgement = Literal["apply", "known", "early", "fenced"]
+MOST_KEPT = 2  # pushes that a worker keeps; before it makes another, the oldest must be in a snapshot
+
+
+class Push(Value, frozen=True, kw_only=True):
+    """What a worker says with its difference."""
+
+    worker: str
+    incarnation: int
+    sequence: int
+    base: int  # version of the weights that it started from
+    steps: int
+    samples: int
+    loss: float  # mean over the steps
+
+
+class Entry(Value, frozen=True, kw_only=True):
+    """A line of the ledger: a push that was applied, or that was left out and why."""
+
+    version: int  # of the weights with it
+    push: Push
+    scale: float
+    skipped: str = ""
+
+
+class Seen(msgspec.Struct, frozen=True, array_like=True):
+    """The newest push of a worker."""
+
+    incarnation: int
+    sequence: int
+
+
+class Page(Value, frozen=True, kw_only=True):
+    """What goes with a snapshot of the weights."""
+
+    version: int
+    seen: dict[str, Seen]
+
+
+class Book:
+    """The server's memory of pushes."""
+
+    def __init__(self, page: Page | None = None) -> None:
+        """From a snapshot on; what was applied after it is to be pushed again."""
+        self.version = page.version if page else 0
+        self._seen = dict(page.seen) if page else {}
+        self._durable = dict(self._seen)
+        self._durable_version = self.version
+
+    def page(self) -> Page:
+        """What a snapshot of the weights as they are has in it."""
+        return Page(version=self.version, seen=dict(self._seen))
+
+    def enter(self, worker: str, incarnation: int) -> None:
+        """A worker begins; from now on its earlier incarnations are refused."""
+        known = self._seen.get(worker)
+        if known is None or known.incarnation < incarnation:
+            self._seen[worker] = Seen(incarnation, 0)
+
+    def judge(self, push: Push) -> Judgement:
+        """What to do with a push: apply it, answer as if (it is known already), wait for an earlier one, or refuse."""
+        known = self._seen.get(push.worker)
+        if known is None or push.incarnation != known.incarnation:
+            return "fenced"
+        if push.sequence <= known.sequence:
+            return "known"
+        return "apply" if push.sequence == known.sequence + 1 else "early"
+
+    def apply(self, push: Push, scale: float, skipped: str = "") -> Entry:
+        """Notes a push. One that is skipped, as it would do harm, is noted too, and is not to be pushed again."""
+        if self.judge(push) != "apply":
+            raise ValueError(f"push {push.sequence} of {push.worker} is not the next one")
+        self._seen[push.worker] = Seen(push.incarnation, push.sequence)
+        self.version += 1
+        return Entry(version=self.version, push=push, scale=scale, skipped=skipped)
+
+    def staleness(self, push: Push) -> int:
+        """Pushes applied since the weights that a worker started from."""
+        return max(0, self.version - push.base)
+
+    def saved(self, page: Page) -> None:
+        """A snapshot is on disk."""
+        if page.version >= self._durable_version:
+            self._durable, self._durable_version = dict(page.seen), page.version
+
+    def durable_up_to(self, worker: str) -> int:
+        """The newest push of a worker, of its present incarnation, that a restart does not lose."""
+        known, durable = self._seen.get(worker), self._durable.get(worker)
+        if known is None or durable is None or durable.incarnation != known.incarnation:
+            return 0
+        return durable.sequence
+
+    @property
+    def lags(self) -> bool:
+        """Whether somebody may not push again before there is a snapshot."""
+        return any(seen.sequence - self.durable_up_to(worker) >= MOST_KEPT for worker, seen in self._seen.items())
+
+
+def audit(entries: list[Entry]) -> list[str]:
+    """What is wrong with a ledger: nothing, if every push of every incarnation is there once and in order."""
+    wrong = []
+    last: dict[tuple[str, int], int] = {}
+    for number, entry in enumerate(entries, start=1):
+        push = entry.push
+        key = push.worker, push.incarnation
+        if entry.version != number:
+            wrong.append(f"version {entry.version} where {number} is due")
+        if push.sequence != last.get(key, 0) + 1:
+            wrong.append(f"push {push.sequence} of {push.worker} follows {last.get(key, 0)}")
+        last[key] = push.sequence
+    return wrong

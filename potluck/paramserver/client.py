@@ -1,0 +1,93 @@
+"""A worker's side: told of every step, it says go on, push, or wait. It knows neither tensors nor sockets. Pure."""
+
+from __future__ import annotations
+
+import enum
+import math
+
+from potluck.paramserver.book import MOST_KEPT, Push
+from potluck.paramserver.words import Pace
+
+
+class Next(enum.Enum):
+    """What to do after a step."""
+
+    GO_ON = "go on"
+    PUSH = "push"
+    WAIT = "wait"  # until something was heard
+
+
+class Client:
+    """When to push, what to say with it, and which pushes to keep until a restart of the server cannot lose them."""
+
+    def __init__(self, worker: str, incarnation: int, pace: Pace, *, waits: bool, version: int, now_s: float) -> None:
+        """`waits`: after a push it stands still until it is let go; else it trains on meanwhile."""
+        self._worker, self._incarnation, self._waits = worker, incarnation, waits
+        self.pace, self.version = pace, version
+        self.kept: list[Push] = []  # not known to be in a snapshot, oldest first
+        self.overhead_s = 0.0  # of the last push and pull
+        self._sequence = 0
+        self._under_way_s: float | None = None  # since when a push has no answer
+        self._begin(now_s)
+
+    def _begin(self, now_s: float) -> None:
+        self._began_s, self._steps, self._samples, self._loss = now_s, 0, 0, 0.0
+
+    @property
+    def stands_still(self) -> bool:
+        """Whether it must not train."""
+        return self._waits and self._under_way_s is not None
+
+    def step_done(self, samples: int, loss: float, now_s: float) -> Next:
+        """A step is over."""
+        self._steps += 1
+        self._samples += samples
+        self._loss += loss
+        return self.next(now_s)
+
+    def next(self, now_s: float) -> Next:
+        """What to do now."""
+        if self.stands_still:
+            return Next.WAIT
+        pace = self.pace
+        due = (pace.steps is not None and self._steps >= pace.steps) or (
+            pace.seconds is not None and now_s - self._began_s >= pace.seconds
+        )
+        if not due or not self._steps or self._under_way_s is not None:
+            return Next.GO_ON
+        if len(self.kept) >= MOST_KEPT:  # trains on, unless all it does is wait anyway
+            return Next.WAIT if self._waits else Next.GO_ON
+        return Next.PUSH
+
+    def push(self, now_s: float) -> Push:
+        """What goes with the difference since the last push."""
+        self._sequence += 1
+        loss = self._loss / self._steps if self._steps else math.nan
+        made = Push(
+            worker=self._worker, incarnation=self._incarnation, sequence=self._sequence, base=self.version,
+            steps=self._steps, samples=self._samples, loss=loss,
+        )  # fmt: skip
+        self.kept.append(made)
+        self._under_way_s = now_s
+        self._begin(now_s)
+        return made
+
+    def answered(self, version: int, durable_up_to: int, pace: Pace | None, now_s: float) -> None:
+        """The push under way was applied, and the newest weights are here."""
+        if self._under_way_s is not None:
+            self.overhead_s = now_s - self._under_way_s
+        self._under_way_s, self.version = None, version
+        if self._waits:
+            self._began_s = now_s
+        if pace is not None:
+            self.pace = pace
+        self.durable(durable_up_to)
+
+    def durable(self, up_to: int) -> None:
+        """Pushes that a restart of the server cannot lose any more."""
+        self.kept = [push for push in self.kept if push.sequence > up_to]
+
+    def server_back(self, seen: int) -> tuple[Push, ...]:
+        """The server has restarted, with pushes up to this one: those to be pushed again, oldest first."""
+        self._under_way_s = None
+        return tuple(push for push in self.kept if push.sequence > seen)

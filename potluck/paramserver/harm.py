@@ -1,0 +1,34 @@
+"""Updates that would do harm: not finite, or out of all proportion to what others push. Pure."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections import deque
+
+_REMEMBERED = 8  # norms of each worker
+_TOO_LARGE = 1000.0  # times the usual norm of the others
+
+
+class Norms:
+    """Sizes of recent updates, by worker, for each step that went into them."""
+
+    def __init__(self) -> None:
+        self._recent: dict[str, deque[float]] = {}
+
+    def harm(self, worker: str, norm: float, steps: int) -> str:
+        """Why an update must not be applied, in words; "" if it may. One that may is remembered."""
+        if not math.isfinite(norm):
+            return f"the update of {worker} is not finite; look at its data and its learning rate"
+        each = norm / max(1, steps)
+        others = [statistics.median(known) for name, known in self._recent.items() if name != worker and known]
+        usual = statistics.median(others) if others else None
+        if usual and each > _TOO_LARGE * usual:
+            times = f"{each / usual:.0f} times as large as that of the others"
+            return f"the update of {worker} is {times}; look at its data and its learning rate"
+        self._recent.setdefault(worker, deque(maxlen=_REMEMBERED)).append(each)
+        return ""
+
+    def left(self, worker: str) -> None:
+        """Forgets a worker."""
+        self._recent.pop(worker, None)
