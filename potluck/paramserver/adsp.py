@@ -58,13 +58,15 @@ class Adsp(Policy):
 
     def pace(self, worker: str, now_s: float) -> Pace:
         mine = self.workers[worker]
-        left = max(1, self._target - mine.pushes)
-        until_s = self._period_began_s + self.period_s
-        period_s = until_s - now_s if self._known and until_s > now_s else self.period_s
-        seconds = max(period_s / left - mine.overhead_s, mine.step_s or 0.0)
-        return Pace(
-            f"{left} to go in {period_s:.3g} s, {mine.overhead_s:.2g} s of each to push and pull", None, seconds
-        )
+        left = self._target - mine.pushes
+        if left > 0:
+            seconds, why = self.period_s / left, f"{left} to go in a period of {self.period_s:.3g} s"
+        else:  # not again before the check, so that nobody is two ahead
+            seconds = max(self.period_s / self.rate, self._period_began_s + self.period_s - now_s)
+            why = f"its {self.rate} pushes of this period are made"
+        seconds = max(seconds - mine.overhead_s, mine.step_s or 0.0)
+        why += f", {mine.overhead_s:.2g} s of each to push and pull"
+        return Pace(why, seconds=seconds)
 
     def checked(self, loss: float, now_s: float) -> Answer:
         search = self._search
@@ -93,7 +95,7 @@ class Adsp(Policy):
     def _period(self, now_s: float, reason: str) -> Answer:
         """A check period begins: all get the same number of pushes to reach."""
         self._period_began_s = now_s
-        self._target = max((w.pushes for w in self.workers.values()), default=0) + self._search.rate
+        self._target = self.most + self._search.rate
         return Answer(paces={name: self.pace(name, now_s) for name in self.workers}, reason=reason)
 
     def _next_rate(self, now_s: float, loss: float) -> str:
@@ -139,8 +141,7 @@ class Ours(Adsp):
 
     def scale(self, report: Report) -> float:
         """A worker counts by the size of its data set, and less if each other has pushed more than once meanwhile."""
-        whole = sum(w.samples for w in self.workers.values())
-        part = self.workers[report.worker].samples / whole if whole else 1 / len(self.workers)
+        part = self.workers[report.worker].samples / self.samples if self.samples else 1 / len(self.workers)
         late = max(0, report.staleness - (len(self.workers) - 1))
         return part / math.sqrt(1 + late / len(self.workers))
 

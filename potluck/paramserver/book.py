@@ -60,6 +60,7 @@ class Book:
         self._seen = dict(page.seen) if page else {}
         self._durable = dict(self._seen)
         self._durable_version = self.version
+        self._lagging: set[str] = set()  # workers that may not push again before there is a snapshot
 
     def page(self) -> Page:
         """What a snapshot of the weights as they are has in it."""
@@ -70,6 +71,7 @@ class Book:
         known = self._seen.get(worker)
         if known is None or known.incarnation < incarnation:
             self._seen[worker] = Seen(incarnation, 0)
+            self._lagging.discard(worker)
 
     def judge(self, push: Push) -> Judgement:
         """What to do with a push: apply it, answer as if (it is known already), wait for an earlier one, or refuse."""
@@ -85,6 +87,7 @@ class Book:
         if self.judge(push) != "apply":
             raise ValueError(f"push {push.sequence} of {push.worker} is not the next one")
         self._seen[push.worker] = Seen(push.incarnation, push.sequence)
+        self._look_at(push.worker)
         self.version += 1
         return Entry(version=self.version, push=push, scale=scale, skipped=skipped)
 
@@ -96,6 +99,8 @@ class Book:
         """A snapshot is on disk."""
         if page.version >= self._durable_version:
             self._durable, self._durable_version = dict(page.seen), page.version
+            for worker in tuple(self._lagging):
+                self._look_at(worker)
 
     def durable_up_to(self, worker: str) -> int:
         """The newest push of a worker, of its present incarnation, that a restart does not lose."""
@@ -107,7 +112,13 @@ class Book:
     @property
     def lags(self) -> bool:
         """Whether somebody may not push again before there is a snapshot."""
-        return any(seen.sequence - self.durable_up_to(worker) >= MOST_KEPT for worker, seen in self._seen.items())
+        return bool(self._lagging)
+
+    def _look_at(self, worker: str) -> None:
+        if self._seen[worker].sequence - self.durable_up_to(worker) >= MOST_KEPT:
+            self._lagging.add(worker)
+        else:
+            self._lagging.discard(worker)
 
 
 def audit(entries: list[Entry]) -> list[str]:

@@ -24,25 +24,26 @@ class Client:
         """`waits`: after a push it stands still until it is let go; else it trains on meanwhile."""
         self._worker, self._incarnation, self._waits = worker, incarnation, waits
         self.pace, self.version = pace, version
+        self._pushed_s = now_s
         self.kept: list[Push] = []  # not known to be in a snapshot, oldest first
         self.overhead_s = 0.0  # of the last push and pull
         self._sequence = 0
         self._under_way_s: float | None = None  # since when a push has no answer
-        self._begin(now_s)
+        self._begin()
 
-    def _begin(self, now_s: float) -> None:
-        self._began_s, self._steps, self._samples, self._loss = now_s, 0, 0, 0.0
+    def _begin(self) -> None:
+        self._steps, self._samples, self._loss = 0, 0, 0.0
 
     @property
     def stands_still(self) -> bool:
         """Whether it must not train."""
         return self._waits and self._under_way_s is not None
 
-    def step_done(self, samples: int, loss: float, now_s: float) -> Next:
-        """A step is over."""
-        self._steps += 1
-        self._samples += samples
-        self._loss += loss
+    def step_done(self, samples: int, loss: float, now_s: float, count: int = 1) -> Next:
+        """A step is over, or a few of them, with so many samples and this loss each."""
+        self._steps += count
+        self._samples += count * samples
+        self._loss += count * loss
         return self.next(now_s)
 
     def next(self, now_s: float) -> Next:
@@ -51,7 +52,7 @@ class Client:
             return Next.WAIT
         pace = self.pace
         due = (pace.steps is not None and self._steps >= pace.steps) or (
-            pace.seconds is not None and now_s - self._began_s >= pace.seconds
+            pace.seconds is not None and now_s - self._pushed_s >= pace.seconds * (1 - 1e-9)
         )
         if not due or not self._steps or self._under_way_s is not None:
             return Next.GO_ON
@@ -68,8 +69,8 @@ class Client:
             steps=self._steps, samples=self._samples, loss=loss,
         )  # fmt: skip
         self.kept.append(made)
-        self._under_way_s = now_s
-        self._begin(now_s)
+        self._under_way_s = self._pushed_s = now_s
+        self._begin()
         return made
 
     def answered(self, version: int, durable_up_to: int, pace: Pace | None, now_s: float) -> None:
@@ -77,8 +78,6 @@ class Client:
         if self._under_way_s is not None:
             self.overhead_s = now_s - self._under_way_s
         self._under_way_s, self.version = None, version
-        if self._waits:
-            self._began_s = now_s
         if pace is not None:
             self.pace = pace
         self.durable(durable_up_to)

@@ -7,6 +7,7 @@ its push counts.
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 
 from potluck.paramserver.words import Answer, Pace, Report
@@ -18,7 +19,6 @@ class Worker:
 
     samples: int  # of its data set
     pushes: int  # as if it had been here from the start
-    waiting: bool = False  # has pushed and may not go on yet
     overhead_s: float = 0.0
     step_s: float | None = None  # measured between its last two pushes
     pushed_s: float = 0.0  # when it was last let go
@@ -33,6 +33,11 @@ class Policy:
 
     def __init__(self) -> None:
         self.workers: dict[str, Worker] = {}
+        self.samples = 0  # of all of them
+        self.fewest, self.most = 0, 0  # pushes of the last of them, and of the first there ever was
+        self._having: Counter[int] = Counter()  # how many have pushed so often
+        self._waiting: dict[str, None] = {}  # who has pushed and may not go on yet
+        self._looked_at = 0  # `fewest` when it was last decided who may go
 
     # --- what a policy is
 
@@ -53,43 +58,67 @@ class Policy:
     def joined(self, worker: str, samples: int, now_s: float) -> Answer:
         """A worker begins. It counts as having pushed as often as the first of the others: nobody waits for it to
         catch up, and it need not."""
-        pushes = max((w.pushes for w in self.workers.values()), default=0)
+        pushes = self.most
         self.workers[worker] = Worker(samples, pushes, pushed_s=now_s)
+        self.samples += samples
+        self._having[pushes] += 1
+        self._look_for_the_last()
         return Answer(paces={worker: self.pace(worker, now_s)}, reason=f"{worker} begins at push {pushes}")
 
     def left(self, worker: str, now_s: float) -> Answer:
         """A worker is gone; whoever waited for it alone goes on."""
-        self.workers.pop(worker, None)
+        known = self.workers.pop(worker, None)
+        if known is None:
+            return Answer(reason=f"{worker} was not here")
+        self._waiting.pop(worker, None)
+        self.samples -= known.samples
+        self._having[known.pushes] -= 1
+        self._look_for_the_last()
         return self._let_go(now_s, 0.0, f"{worker} is gone")
 
     def pushed(self, report: Report, now_s: float) -> Answer:
         """A push has arrived and will be applied, once."""
         worker = self.workers[report.worker]
+        self._having[worker.pushes] -= 1
         worker.pushes += 1
-        worker.waiting = True
+        self._having[worker.pushes] += 1
+        self.most = max(self.most, worker.pushes)
+        self._look_for_the_last()
+        self._waiting[report.worker] = None
         worker.overhead_s = report.overhead_s
         if report.steps:
             worker.step_s = (now_s - worker.pushed_s) / report.steps
-        return self._let_go(now_s, self.scale(report), f"push {worker.pushes} of {report.worker}")
+        reason = f"push {worker.pushes} of {report.worker}"
+        return self._let_go(now_s, self.scale(report), reason, report.worker)
 
     def checked(self, loss: float, now_s: float) -> Answer:
         """The loss of the newest weights on held-out data, or what workers last reported, every `check_s`."""
         return Answer()
 
-    def _let_go(self, now_s: float, scale: float, reason: str) -> Answer:
-        go = tuple(name for name, w in self.workers.items() if w.waiting and self.may_go(name))
+    def _let_go(self, now_s: float, scale: float, reason: str, pushed: str | None = None) -> Answer:
+        """Who may go: it changes with the last worker's count, and else only for who has just pushed."""
+        asked = [pushed] if pushed is not None and self.fewest == self._looked_at else list(self._waiting)
+        self._looked_at = self.fewest
+        go = tuple(name for name in asked if self.may_go(name))
         for name in go:
-            self.workers[name].waiting = False
+            del self._waiting[name]
             self.workers[name].pushed_s = now_s
-        held = [name for name, w in self.workers.items() if w.waiting]
-        if held:
-            reason += f"; {', '.join(held)} must wait for {', '.join(self.last())}"
+        if pushed in self._waiting:
+            reason += f"; it waits for those that have pushed {self.fewest} times"
         return Answer(go, {name: self.pace(name, now_s) for name in go}, scale, reason)
 
-    def last(self) -> list[str]:
-        """Those who have pushed least often."""
-        fewest = min(w.pushes for w in self.workers.values())
-        return [name for name, w in self.workers.items() if w.pushes == fewest]
+    @property
+    def waiting(self) -> tuple[str, ...]:
+        """Who has pushed and may not go on yet."""
+        return tuple(self._waiting)
+
+    def _look_for_the_last(self) -> None:
+        if not self.workers:
+            self._having.clear()
+            return
+        while self._having[self.fewest] <= 0:
+            del self._having[self.fewest]
+            self.fewest += 1
 
 
 class Lockstep(Policy):
@@ -105,7 +134,7 @@ class Lockstep(Policy):
         self.steps = steps
 
     def may_go(self, worker: str) -> bool:
-        return all(other.pushes >= self.workers[worker].pushes for other in self.workers.values())
+        return self.workers[worker].pushes <= self.fewest
 
     def pace(self, worker: str, now_s: float) -> Pace:
         return Pace(f"{self.steps} steps each, then everybody waits for the last", steps=self.steps)
@@ -133,8 +162,7 @@ class Ssp(Policy):
         self.ahead = ahead
 
     def may_go(self, worker: str) -> bool:
-        last = min(other.pushes for other in self.workers.values())
-        return self.workers[worker].pushes - last <= self.ahead
+        return self.workers[worker].pushes - self.fewest <= self.ahead
 
     def pace(self, worker: str, now_s: float) -> Pace:
         return Pace(f"after every step, at most {self.ahead} ahead of the last", steps=1)

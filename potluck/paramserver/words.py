@@ -20,7 +20,7 @@ class Report:
 
 @dataclass(frozen=True)
 class Pace:
-    """When a worker pushes next: after so many steps, or so much time, whichever is first."""
+    """When a worker pushes next: so many steps, or so much time, after its last push, whichever is first."""
 
     reason: str
     steps: int | None = None
