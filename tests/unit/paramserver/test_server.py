@@ -1,0 +1,183 @@
+"""The server: every push once and whole, one version at a time, nothing that was durable lost in a restart."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+import torch
+
+from potluck.errors import InputError
+from potluck.paramserver.book import Push, audit
+from potluck.paramserver.client import Client, Next
+from potluck.paramserver.flat import Flat
+from potluck.paramserver.policy import Bsp, Policy
+from potluck.paramserver.push_log import PUSHES, PushLog, entries
+from potluck.paramserver.server import Admission, ParameterServer
+from potluck.paramserver.words import Pace
+from potluck.recover.checkpoint import Position, load, newest, write
+
+TENSORS = {"a": torch.zeros(3, 2), "count": torch.tensor(7), "b": torch.zeros(5)}
+
+
+class Disk:
+    """Checkpoints of a run, as the coordinator writes them."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def save(self, version: int, tensors: Mapping[str, torch.Tensor]) -> None:
+        place = Position(
+            round=version, epoch=0, index_in_epoch=0, seed=0, sample_count=1, batch_size=1, program=""
+        )  # fmt: skip
+        write(self.folder, place, tensors, {})
+
+    def server(self, policy: Policy | None = None) -> ParameterServer:
+        """A server that goes on from what is on disk."""
+        found = newest(self.folder)
+        if found is None:
+            return ParameterServer(TENSORS, policy or Policy(), self.folder, self.save)
+        _, tensors, _ = load(found.path)
+        version = found.manifest.position.round
+        return ParameterServer(tensors, policy or Policy(), self.folder, self.save, version)
+
+
+def a_push(admission: Admission, worker: str, sequence: int, base: int = 0) -> Push:
+    return Push(
+        worker=worker, incarnation=admission.incarnation, sequence=sequence, base=base, steps=1, samples=32, loss=1.0
+    )
+
+
+def ones(times: float = 1.0) -> torch.Tensor:
+    return torch.full((11,), times)
+
+
+def test_a_vector_and_its_tensors() -> None:
+    flat = Flat.of({"x": torch.arange(6.0).view(2, 3).t(), "n": torch.tensor(3), "y": torch.tensor(9.0)})
+    vector = flat.vector({"x": torch.arange(6.0).view(2, 3).t(), "y": torch.tensor(9.0)})
+    assert flat.size == len(vector) == 7
+    back = flat.tensors(vector)
+    assert torch.equal(back["x"], torch.arange(6.0).view(2, 3).t())
+    assert back["y"].shape == ()
+    with pytest.raises(InputError, match="float32, float64"):
+        Flat.of({"x": torch.zeros(2), "y": torch.zeros(2, dtype=torch.float64)})
+
+
+def test_pushes_add_up_to_their_mean_and_a_pull_is_of_one_version(tmp_path: Path) -> None:
+    server = Disk(tmp_path).server()
+    first, second = (server.enter(w, 100, 0.0) for w in "ab")
+    reply = server.push(a_push(first, "a", 1), ones(2.0), 0.1, 1.0)
+    assert (reply.status, reply.go["a"].version) == ("applied", 1)
+    kept = reply.go["a"].vector
+    server.push(a_push(second, "b", 1), ones(4.0), 0.1, 1.0)
+    assert torch.equal(kept, ones(1.0))  # whoever pulled keeps what it pulled
+    assert torch.equal(server.weights.vector, ones(3.0))
+    assert server.push(a_push(first, "a", 1), ones(2.0), 0.1, 2.0).status == "known"
+    assert torch.equal(server.weights.vector, ones(3.0))
+
+
+def test_in_lock_step_all_are_let_go_with_the_same_weights(tmp_path: Path) -> None:
+    server = Disk(tmp_path).server(Bsp())
+    first, second = (server.enter(w, 100, 0.0) for w in "ab")
+    assert first.waits
+    assert server.push(a_push(first, "a", 1), ones(), 0.1, 1.0).go == {}
+    reply = server.push(a_push(second, "b", 1), ones(3.0), 0.1, 2.0)
+    assert set(reply.go) == {"a", "b"}
+    assert all(torch.equal(weights.vector, ones(2.0)) for weights in reply.go.values())
+    server.push(a_push(first, "a", 2), ones(), 0.1, 3.0)
+    assert set(server.leave("b", 4.0).go) == {"a"}
+
+
+def test_a_later_incarnation_fences_the_earlier_one(tmp_path: Path) -> None:
+    server = Disk(tmp_path).server()
+    old, new = server.enter("a", 100, 0.0), server.enter("a", 100, 1.0)
+    assert server.push(a_push(old, "a", 1), ones(), 0.1, 2.0).status == "fenced"
+    assert "join again" in server.push(a_push(old, "a", 1), ones(), 0.1, 2.0).reason
+    assert server.push(a_push(new, "a", 2), ones(), 0.1, 2.0).status == "early"
+    assert server.push(a_push(new, "a", 1), ones(), 0.1, 2.0).status == "applied"
+    server.close()
+    again = Disk(tmp_path).server()
+    assert again.enter("a", 100, 0.0).incarnation == 3  # also after a restart
+    assert again.push(a_push(new, "a", 2), ones(), 0.1, 2.0).status == "fenced"
+
+
+@pytest.mark.parametrize("bad", [ones(float("nan")), ones(1e9), torch.ones(10), torch.ones(11, dtype=torch.float64)])
+def test_what_would_do_harm_is_skipped_named_and_written_down(tmp_path: Path, bad: torch.Tensor) -> None:
+    server = Disk(tmp_path).server()
+    first, second = (server.enter(w, 100, 0.0) for w in "ab")
+    server.push(a_push(first, "a", 1), ones(), 0.1, 1.0)
+    reply = server.push(a_push(second, "b", 1), bad, 0.1, 1.0)
+    assert reply.status == "skipped"
+    assert "update of b" in reply.reason
+    assert torch.equal(reply.go["b"].vector, ones(0.5))  # it goes on with the others' weights
+    server.close()
+    assert [bool(e.skipped) for e in entries(tmp_path / PUSHES)] == [False, True]
+
+
+def test_a_restart_forgets_what_was_not_saved_and_gets_it_again(tmp_path: Path) -> None:
+    disk = Disk(tmp_path)
+    server = disk.server()
+    admission = server.enter("a", 100, 0.0)
+    client = Client("a", admission.incarnation, Pace("", steps=1), waits=False, version=0, now_s=0.0)
+    worth: dict[int, float] = {}
+    for number in (1, 2, 3):
+        assert client.step_done(32, 1.0, float(number)) is Next.PUSH
+        push = client.push(float(number))
+        worth[push.sequence] = float(10**number)
+        reply = server.push(push, ones(worth[push.sequence]), 0.1, float(number))
+        if number == 1:
+            server.save()
+        client.answered(reply.go["a"].version, server.durable_up_to("a"), None, number + 0.5)
+    assert [p.sequence for p in client.kept] == [2, 3]
+    server.close()  # as if it had been killed: nothing more is written
+    again = disk.server()
+    assert torch.equal(again.weights.vector, ones(10.0))
+    assert again.push(client.kept[0], ones(), 0.1, 4.0).status == "fenced"  # nobody said that it is back
+    again.back("a", 100, 5.0)  # the same worker, with what it kept
+    for push in client.server_back(again.durable_up_to("a")):
+        assert again.push(push, ones(worth[push.sequence]), 0.1, 9.0).status == "applied"
+    assert torch.equal(again.weights.vector, ones(1110.0))
+    again.close()
+    assert audit(entries(tmp_path / PUSHES)) == []
+
+
+def test_a_torn_line_is_cut_off_and_a_damaged_one_named(tmp_path: Path) -> None:
+    server = Disk(tmp_path).server()
+    admission = server.enter("a", 100, 0.0)
+    server.push(a_push(admission, "a", 1), ones(), 0.1, 1.0)
+    server.close()
+    path = tmp_path / PUSHES
+    whole = path.read_bytes()
+    path.write_bytes(whole + b'{"type":"pus')
+    PushLog(path).close()
+    assert path.read_bytes() == whole
+    path.write_bytes(b"nonsense\n" + whole)
+    with pytest.raises(InputError, match="line 1"):
+        PushLog(path)
+
+
+def test_many_threads_push_at_once_and_the_ledger_closes(tmp_path: Path) -> None:
+    server = Disk(tmp_path).server()
+    admissions = {f"w{i}": server.enter(f"w{i}", 100, 0.0) for i in range(6)}
+    count = 50
+
+    def work(worker: str) -> None:
+        for sequence in range(1, count + 1):
+            push = a_push(admissions[worker], worker, sequence)
+            server.push(push, ones(6.0), 0.1, 1.0)
+            server.push(push, ones(6.0), 0.1, 1.0)  # its answer was lost
+            if server.lags:
+                server.save()
+
+    threads = [threading.Thread(target=work, args=(w,)) for w in admissions]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60.0)
+    assert torch.allclose(server.weights.vector, ones(6.0 * count))
+    server.close()
+    found = entries(tmp_path / PUSHES)
+    assert audit(found) == []
+    assert len(found) == 6 * count
