@@ -1,0 +1,138 @@
+"""Data that a device owns and that never leaves it: files of arrays, of text or of tokens, named by the device's owner.
+
+NAME=digits.npz            arrays "input" (or "input0", …, or a model's own names) and "label"; .safetensors alike
+NAME=corpus.txt            bytes of text, cut into windows; a label is the byte that follows
+NAME=tokens.npy            one row of token numbers, cut into windows likewise
+"""
+
+from __future__ import annotations
+
+import zipfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from safetensors import SafetensorError
+from safetensors.numpy import load_file
+
+from potluck.errors import InputError
+
+Array = npt.NDArray[Any]
+INPUT, LABEL = "input", "label"
+_ARRAYS, _STREAMS = (".npz", ".safetensors"), (".txt", ".npy")
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What a job feeds on: of each of its feeds, the shape of a sample and the type of its elements."""
+
+    shape: tuple[int, ...]
+    dtype: str
+
+
+@dataclass(frozen=True)
+class LocalData:
+    """A data set on this device."""
+
+    name: str
+    path: Path
+    arrays: Mapping[str, Array]  # by feed, the sample along the first axis
+    stream: Array | None = None  # or one row of tokens, which is cut when it is known how long a sample is
+
+    @property
+    def samples(self) -> int | None:
+        """How many there are; of a row of tokens that is not known yet."""
+        return len(next(iter(self.arrays.values()))) if self.arrays else None
+
+    def fitted(self, wanted: Mapping[str, Wanted]) -> LocalData:
+        """The data as a job needs it, or an InputError that says what does not fit."""
+        data = self if self.stream is None else self._cut(self.stream, wanted)
+        for feed, want in wanted.items():
+            array = data.arrays.get(feed)
+            if array is None:
+                has = ", ".join(data.arrays)
+                raise self._wrong(f"has {has}, and the job needs {feed!r}", "name its arrays like that")
+            if array.shape[1:] != want.shape:
+                shapes = f"{array.shape[1:]} each, and the job's are {want.shape}"
+                raise self._wrong(f"its {feed} has samples of shape {shapes}", "reshape them")
+            if str(array.dtype) != want.dtype:
+                raise self._wrong(f"its {feed} is {array.dtype}, and the job's is {want.dtype}", "convert it")
+        return data
+
+    def _cut(self, stream: Array, wanted: Mapping[str, Wanted]) -> LocalData:
+        """Windows of a row of tokens, each with the tokens that follow as its labels."""
+        want, label = wanted.get(INPUT), wanted.get(LABEL)
+        if want is None or label is None or len(want.shape) != 1 or label.shape != want.shape:
+            raise self._wrong("is a row of tokens, and the job does not train on those", "give arrays")
+        [length] = want.shape
+        count = (len(stream) - 1) // length
+        if count < 1:
+            raise self._wrong(f"has {len(stream)} tokens, fewer than one window of {length + 1}", "give more text")
+        first, after = (stream[at : at + count * length].reshape(count, length) for at in (0, 1))
+        arrays = {INPUT: first.astype(want.dtype), LABEL: after.astype(label.dtype)}
+        return LocalData(self.name, self.path, arrays)
+
+    def _wrong(self, what: str, fix: str) -> InputError:
+        return InputError(f"data {self.name}: {self.path} {what}; {fix}")
+
+
+def read_local(text: str) -> LocalData:
+    """The data set of a NAME=PATH."""
+    name, equals, place = text.partition("=")
+    if not equals or not name.isidentifier() or not place:
+        raise InputError(f"--data {text!r}: give NAME=PATH, for example digits=shard1.npz")
+    path = Path(place).expanduser()
+    if path.suffix not in _ARRAYS + _STREAMS:
+        known = ", ".join(_ARRAYS + _STREAMS)
+        raise InputError(f"--data {name}: {path} is none of {known}; convert it to one of these")
+    try:
+        if path.suffix in _STREAMS:
+            return _stream(name, path)
+        arrays = _archive(path) if path.suffix == ".npz" else load_file(path)
+    except FileNotFoundError:
+        raise InputError(f"--data {name}: {path} does not exist; give a file of this device") from None
+    except (OSError, ValueError, zipfile.BadZipFile, SafetensorError) as error:
+        what = " ".join(str(error).split())[:200]
+        raise InputError(f"--data {name}: {path} cannot be read: {what}; write it again") from error
+    return _checked(LocalData(name, path, dict(arrays)))
+
+
+def _archive(path: Path) -> dict[str, Array]:
+    with np.load(path, allow_pickle=False) as archive:
+        return {key: archive[key] for key in archive.files}
+
+
+def _stream(name: str, path: Path) -> LocalData:
+    if path.suffix == ".txt":
+        tokens: Array = np.frombuffer(path.read_bytes(), dtype=np.uint8)
+    else:
+        tokens = np.load(path, allow_pickle=False, mmap_mode="r")
+    if tokens.ndim != 1 or not np.issubdtype(tokens.dtype, np.integer):
+        raise InputError(
+            f"--data {name}: {path} holds {tokens.dtype} of shape {tokens.shape}; give one row of integers"
+        )
+    if not len(tokens):
+        raise InputError(f"--data {name}: {path} is empty; give some text")
+    return LocalData(name, path, {}, tokens)
+
+
+def _checked(data: LocalData) -> LocalData:
+    """Arrays that go together, with at least one sample."""
+    where = f"--data {data.name}: {data.path}"
+    if not data.arrays:
+        raise InputError(f"{where} holds no array; give {INPUT} and {LABEL}")
+    for feed, array in data.arrays.items():
+        if array.ndim == 0 or array.dtype == object:
+            raise InputError(
+                f"{where}: {feed} is {array.dtype} of shape {array.shape}; give samples along the first axis"
+            )
+    counts = {feed: len(array) for feed, array in data.arrays.items()}
+    if len(set(counts.values())) > 1:
+        found = ", ".join(f"{feed} {count}" for feed, count in counts.items())
+        raise InputError(f"{where} has different numbers of samples: {found}; make them equal")
+    if not data.samples:
+        raise InputError(f"{where} is empty; give at least one sample")
+    return data

@@ -1,0 +1,105 @@
+"""Data that a device owns: what is read, and what is said of files that do not fit."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from safetensors.numpy import save_file
+
+from potluck.datasets.local import LocalData, Wanted, read_local
+from potluck.errors import InputError
+
+IMAGES = {"input": Wanted((8, 8), "float32"), "label": Wanted((), "int64")}
+TEXT = {"input": Wanted((4,), "int64"), "label": Wanted((4,), "int64")}
+
+
+def images(count: int = 5) -> dict[str, np.ndarray[Any, Any]]:
+    return {"input": np.ones((count, 8, 8), np.float32), "label": np.arange(count)}
+
+
+def test_arrays_are_read_from_either_kind_of_file_and_fit(tmp_path: Path) -> None:
+    np.savez(tmp_path / "a.npz", **images())
+    save_file(images(), tmp_path / "a.safetensors")
+    for kind in ("npz", "safetensors"):
+        data = read_local(f"digits={tmp_path / f'a.{kind}'}").fitted(IMAGES)
+        assert (data.name, data.samples) == ("digits", 5)
+        assert data.arrays["label"].tolist() == [0, 1, 2, 3, 4]
+
+
+def test_text_and_tokens_are_cut_into_windows_with_what_follows_as_labels(tmp_path: Path) -> None:
+    (tmp_path / "t.txt").write_text("abcdefghij")
+    np.save(tmp_path / "t.npy", np.arange(10, dtype=np.int32))
+    text, tokens = (read_local(f"t={tmp_path / name}").fitted(TEXT) for name in ("t.txt", "t.npy"))
+    assert text.arrays["input"].tolist() == [[97, 98, 99, 100], [101, 102, 103, 104]]
+    assert tokens.arrays["label"].tolist() == [[1, 2, 3, 4], [5, 6, 7, 8]]
+    assert str(tokens.arrays["input"].dtype) == "int64"
+
+
+@pytest.mark.parametrize(
+    ("arrays", "words"),
+    [
+        ({"x": np.ones((3, 8, 8), np.float32), "label": np.arange(3)}, "needs 'input'"),
+        ({"input": np.ones((3, 9), np.float32), "label": np.arange(3)}, r"\(9,\) each, and the job's are \(8, 8\)"),
+        ({"input": np.ones((3, 8, 8)), "label": np.arange(3)}, "is float64, and the job's is float32"),
+    ],
+)
+def test_what_does_not_fit_the_job_is_named(
+    tmp_path: Path, arrays: dict[str, np.ndarray[Any, Any]], words: str
+) -> None:
+    np.savez(tmp_path / "a.npz", **arrays)
+    with pytest.raises(InputError, match=words):
+        read_local(f"digits={tmp_path / 'a.npz'}").fitted(IMAGES)
+
+
+@pytest.mark.parametrize(
+    ("arrays", "words"),
+    [
+        ({}, "holds no array"),
+        ({"input": np.ones((0, 2)), "label": np.ones(0)}, "is empty"),
+        ({"input": np.ones((3, 2)), "label": np.ones(2)}, "input 3, label 2; make them equal"),
+        ({"input": np.float32(3), "label": np.ones(2)}, "samples along the first axis"),
+    ],
+)
+def test_what_is_no_data_set_is_refused(tmp_path: Path, arrays: dict[str, np.ndarray[Any, Any]], words: str) -> None:
+    np.savez(tmp_path / "a.npz", **arrays)
+    with pytest.raises(InputError, match=words):
+        read_local(f"digits={tmp_path / 'a.npz'}")
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "words"),
+    [
+        ("a.npz", b"PK\x03\x04 nonsense", "cannot be read"),
+        ("a.safetensors", b"nonsense", "cannot be read"),
+        ("a.txt", b"", "is empty"),
+        ("a.csv", b"1,2", "is none of"),
+    ],
+)
+def test_damaged_files_are_named(tmp_path: Path, name: str, content: bytes, words: str) -> None:
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(InputError, match=words):
+        read_local(f"digits={tmp_path / name}")
+
+
+def test_pickled_objects_are_never_loaded(tmp_path: Path) -> None:
+    np.savez(tmp_path / "a.npz", input=np.array([{"a": 1}], dtype=object), label=np.ones(1))
+    with pytest.raises(InputError, match="cannot be read"):
+        read_local(f"digits={tmp_path / 'a.npz'}")
+
+
+@pytest.mark.parametrize("text", ["digits", "=a.npz", "digits=", "two words=a.npz"])
+def test_a_name_and_a_path_are_needed(text: str) -> None:
+    with pytest.raises(InputError, match="NAME=PATH"):
+        read_local(text)
+
+
+def test_a_file_that_is_not_there_and_text_that_is_too_short(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="does not exist"):
+        read_local(f"digits={tmp_path / 'a.npz'}")
+    with pytest.raises(InputError, match="fewer than one window of 5"):
+        LocalData("t", tmp_path, {}, np.arange(4)).fitted(TEXT)
+    with pytest.raises(InputError, match="does not train on those"):
+        LocalData("t", tmp_path, {}, np.arange(40)).fitted(IMAGES)
