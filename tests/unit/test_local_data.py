@@ -16,7 +16,7 @@ IMAGES = {"input": Wanted((8, 8), "float32"), "label": Wanted((), "int64")}
 TEXT = {"input": Wanted((4,), "int64"), "label": Wanted((4,), "int64")}
 
 
-def images(count: int = 5) -> dict[str, np.ndarray[Any, Any]]:
+def images(count: int = 5) -> dict[str, Any]:
     return {"input": np.ones((count, 8, 8), np.float32), "label": np.arange(count)}
 
 
@@ -46,9 +46,7 @@ def test_text_and_tokens_are_cut_into_windows_with_what_follows_as_labels(tmp_pa
         ({"input": np.ones((3, 8, 8)), "label": np.arange(3)}, "is float64, and the job's is float32"),
     ],
 )
-def test_what_does_not_fit_the_job_is_named(
-    tmp_path: Path, arrays: dict[str, np.ndarray[Any, Any]], words: str
-) -> None:
+def test_what_does_not_fit_the_job_is_named(tmp_path: Path, arrays: dict[str, Any], words: str) -> None:
     np.savez(tmp_path / "a.npz", **arrays)
     with pytest.raises(InputError, match=words):
         read_local(f"digits={tmp_path / 'a.npz'}").fitted(IMAGES)
@@ -63,7 +61,7 @@ def test_what_does_not_fit_the_job_is_named(
         ({"input": np.float32(3), "label": np.ones(2)}, "samples along the first axis"),
     ],
 )
-def test_what_is_no_data_set_is_refused(tmp_path: Path, arrays: dict[str, np.ndarray[Any, Any]], words: str) -> None:
+def test_what_is_no_data_set_is_refused(tmp_path: Path, arrays: dict[str, Any], words: str) -> None:
     np.savez(tmp_path / "a.npz", **arrays)
     with pytest.raises(InputError, match=words):
         read_local(f"digits={tmp_path / 'a.npz'}")

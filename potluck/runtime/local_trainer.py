@@ -1,0 +1,76 @@
+"""A worker that trains the whole model on its own data, and can take newer weights in without losing what it did."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+
+from potluck.errors import DeviceError
+from potluck.model.data import epoch_order
+from potluck.model.program import ProgramPair
+from potluck.optimizers import Optimizer
+from potluck.paramserver.flat import Flat
+from potluck.runtime.reference import UncutRun
+
+
+class LocalTrainer:
+    """One step after the other over its samples, each epoch in an order of its own."""
+
+    def __init__(
+        self, programs: ProgramPair, state: dict[str, torch.Tensor], optimizer: Optimizer,
+        data: Mapping[str, torch.Tensor], *, batch_size: int, seed: int, clip_norm: float | None = None,
+    ) -> None:  # fmt: skip
+        """`data` are the feeds, the sample along the first axis; `seed` is this worker's own."""
+        self._run = UncutRun(programs, state, optimizer, seed=seed, clip_norm=clip_norm)
+        self._data, self._seed = data, seed
+        self._count = min(len(tensor) for tensor in data.values())
+        self._batch = min(batch_size, self._count)
+        self._steps = 0
+        self._flat = Flat.of(self._tensors())
+
+    @property
+    def samples(self) -> int:
+        """How many it has."""
+        return self._count
+
+    @property
+    def flat(self) -> Flat:
+        """How its tensors lie in a vector."""
+        return self._flat
+
+    def feeds(self, step: int) -> dict[str, torch.Tensor]:
+        """What it trains on in a step. What is left over at the end of an epoch comes in another one."""
+        epoch, place = divmod(step, self._count // self._batch)
+        order = epoch_order(self._seed, epoch, self._count)[place * self._batch : (place + 1) * self._batch]
+        return {name: tensor.index_select(0, torch.from_numpy(order)) for name, tensor in self._data.items()}
+
+    def step(self) -> tuple[int, float]:
+        """Trains on the next samples; returns how many, and their loss."""
+        feeds = self.feeds(self._steps)
+        judgement = self._run.round(self._steps, [(feeds, torch.ones(self._batch))])
+        if judgement.kind != "commit":
+            raise DeviceError(f"step {self._steps}: loss or gradients are not finite; look at the data, lower the rate")
+        self._steps += 1
+        return self._batch, judgement.loss
+
+    def vector(self) -> torch.Tensor:
+        """The weights as they are."""
+        return self._flat.vector(self._tensors())
+
+    def load(self, vector: torch.Tensor) -> None:
+        """Goes on from these weights; what the optimizer remembers stays."""
+        own = self._tensors()
+        with torch.no_grad():
+            for name, tensor in self._flat.tensors(vector).items():
+                own[name].copy_(tensor)
+
+    def catch_up(self, newest: torch.Tensor, at_push: torch.Tensor) -> torch.Tensor:
+        """Takes the newest weights in, with what was trained since the push; returns the weights it goes on from."""
+        trained = self.vector() - at_push
+        self.load(newest + trained)
+        return newest
+
+    def _tensors(self) -> dict[str, torch.Tensor]:
+        stage = self._run.stage
+        return {**{name: p.detach() for name, p in stage.parameters.items()}, **stage.buffers}
