@@ -13,7 +13,7 @@ from potluck.runtime.options import Options
 from potluck.runtime.roster import Roster
 from potluck.types import COORDINATOR, Fleet
 from potluck.wire.control import ControlServer
-from potluck.wire.messages import FromAgent, FromCoordinator, Stop, Welcome
+from potluck.wire.messages import FINISHED, FromAgent, FromCoordinator, Stop, Welcome
 
 _LOCAL_START_S = 120.0
 _RETURN_S = 30.0  # in which the devices of an interrupted run come back; they look twice a second
@@ -39,6 +39,7 @@ class LiveFleet:
         self._options, self._back = options, back
         self.held = False  # devices have held on to the run that was interrupted,
         self.holding = False  # and still do: until a plan is in force they must not be told to stop
+        self.farewell = FINISHED  # what devices are told at the end, if all went well
         self._term = 0
         self._stack = contextlib.ExitStack()
 
@@ -60,7 +61,7 @@ class LiveFleet:
         welcome = Welcome(carrier=options.carrier, bandwidth_bytes_s=self._bandwidth, timeout_s=options.timeout_s)
         self.roster = Roster(self.server, welcome)
         self.agents = self._stack.enter_context(LocalAgents(local, self.server.address))
-        self._stack.callback(lambda: None if self.holding else self.roster.broadcast(Stop(reason="finished")))
+        self._stack.callback(lambda: None if self.holding else self.roster.broadcast(Stop(reason=self.farewell)))
         self.roster.proofs = self.agents.proofs
         self.roster.died = self.agents.died
         self.roster.interrupted = options.should_stop

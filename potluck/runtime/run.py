@@ -29,6 +29,7 @@ from potluck.runtime.saving import GO_ON
 from potluck.runtime.session import Session, TermOver
 from potluck.runtime.terms import Terms
 from potluck.types import Plan, Profile
+from potluck.wire.messages import FINISHED, SAVED
 
 
 @dataclass(frozen=True)
@@ -76,6 +77,7 @@ def run_on(
         live.roster.closed = False
         coordinator, ended = _train(terms(live, prepared, changes, session), before or {})
         model_path = coordinator.saver.write_final()
+        live.farewell = SAVED if ended == "stopped" else FINISHED
     except BaseException as error:
         live.fail(error)
         raise

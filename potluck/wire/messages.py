@@ -248,6 +248,7 @@ class Misbehave(Message, frozen=True, kw_only=True, tag="misbehave"):
 
 
 FINISHED = "finished"
+SAVED = "saved and stopped: it can go on later"
 HANDED_OVER = "the others have taken over"
 
 
@@ -259,7 +260,7 @@ class Stop(Message, frozen=True, kw_only=True, tag="stop"):
     @property
     def in_order(self) -> bool:
         """Whether nothing went wrong."""
-        return self.reason in (FINISHED, HANDED_OVER)
+        return self.reason in (FINISHED, SAVED, HANDED_OVER)
 
 
 FromAgent = (

@@ -225,6 +225,7 @@ def test_a_device_that_nobody_can_spare_leaves_and_the_run_is_saved(tmp_path: Pa
         a.send_signal(signal.SIGINT)
         assert (a.wait(PATIENT_S), train.wait(PATIENT_S)) == (0, 0)
         assert "stopped after" in it.log
+        assert "saved and stopped" in it.log  # the device knows too
         assert newest(it.run) is not None
 
 
