@@ -8,6 +8,7 @@ NAME=tokens.npy            one row of token numbers, cut into windows likewise
 from __future__ import annotations
 
 import zipfile
+import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -94,14 +95,17 @@ def read_local(text: str) -> LocalData:
         arrays = _archive(path) if path.suffix == ".npz" else load_file(path)
     except FileNotFoundError:
         raise InputError(f"--data {name}: {path} does not exist; give a file of this device") from None
-    except (OSError, ValueError, zipfile.BadZipFile, SafetensorError) as error:
+    except (OSError, EOFError, ValueError, zipfile.BadZipFile, zlib.error, SafetensorError) as error:
         what = " ".join(str(error).split())[:200]
         raise InputError(f"--data {name}: {path} cannot be read: {what}; write it again") from error
     return _checked(LocalData(name, path, dict(arrays)))
 
 
 def _archive(path: Path) -> dict[str, Array]:
-    with np.load(path, allow_pickle=False) as archive:
+    archive = np.load(path, allow_pickle=False)
+    if not isinstance(archive, np.lib.npyio.NpzFile):
+        raise ValueError("it is one array, not an archive of them")
+    with archive:
         return {key: archive[key] for key in archive.files}
 
 
@@ -110,6 +114,8 @@ def _stream(name: str, path: Path) -> LocalData:
         tokens: Array = np.frombuffer(path.read_bytes(), dtype=np.uint8)
     else:
         tokens = np.load(path, allow_pickle=False, mmap_mode="r")
+        if not isinstance(tokens, np.ndarray):
+            raise ValueError("it is an archive, not one array")
     if tokens.ndim != 1 or not np.issubdtype(tokens.dtype, np.integer):
         raise InputError(
             f"--data {name}: {path} holds {tokens.dtype} of shape {tokens.shape}; give one row of integers"

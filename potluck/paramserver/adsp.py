@@ -3,8 +3,8 @@
 At every check, after Γ seconds, all are given the same number of pushes to reach; so who lags behind catches up. A
 worker pushes when Γ / pushes - overhead seconds are over: nobody waits. The search begins with one push in a check
 period and goes on to more as long as the loss falls faster by it. Faster means: from the loss at which the search began
-to half of it in less time. (As published, the way begins where a rate was taken up, so that the later of two rates is
-nearer to the goal and looks better by that alone.)
+to nine tenths of it in less time. (As published, the way begins where a rate was taken up, so that the later of two
+rates is nearer to the goal and looks better by that alone.)
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from potluck.paramserver.curve import Reward, reward
 from potluck.paramserver.policy import Policy
 from potluck.paramserver.words import Answer, Pace, Report
 
-_GOAL = 0.5  # of the loss at the beginning of a search: what the rewards of different rates are compared by
+_GOAL = 0.9  # of the loss at the beginning of a search: what the rewards of different rates are compared by
 _JUMP = 1.3  # by which the loss rises before the rate is searched anew
 _DOUBTS = 2  # rates in a row that may look worse by chance
 
@@ -59,18 +59,21 @@ class Adsp(Policy):
     def pace(self, worker: str, now_s: float) -> Pace:
         mine = self.workers[worker]
         left = self._target - mine.pushes
+        rest_s = max(0.0, self._period_began_s + self.period_s - now_s) if self._known else self.period_s
         if left > 0:
-            seconds, why = self.period_s / left, f"{left} to go in a period of {self.period_s:.3g} s"
+            wait_s, why = rest_s / left, f"{left} to go in {rest_s:.3g} s"
         else:  # not again before the check, so that nobody is two ahead
-            seconds = max(self.period_s / self.rate, self._period_began_s + self.period_s - now_s)
-            why = f"its {self.rate} pushes of this period are made"
-        seconds = max(seconds - mine.overhead_s, mine.step_s or 0.0)
+            wait_s, why = max(self.period_s / self.rate, rest_s), f"its {self.rate} pushes of this period are made"
+        mine.due_s = min(mine.due_s, now_s + wait_s)  # a check does not put off what is due already
+        seconds = max(mine.due_s - mine.pushed_s - mine.overhead_s, mine.step_s or 0.0)
         why += f", {mine.overhead_s:.2g} s of each to push and pull"
         return Pace(why, seconds=seconds)
 
     def checked(self, loss: float, now_s: float) -> Answer:
         search = self._search
         if not self._known:
+            if not math.isfinite(loss) or loss <= 0:
+                return Answer(reason=f"1 push in {self.period_s:.3g} s until there is a loss to go by")
             self._known = True
             return self._begin(loss, now_s, "the first loss")
         if math.isfinite(loss):
@@ -81,7 +84,7 @@ class Adsp(Policy):
             return self._begin(loss, now_s, f"the loss rose from {self._lowest:.3g} to {loss:.3g}")
         self._lowest = min(self._lowest, loss) if math.isfinite(loss) else self._lowest
         if search.over:
-            if now_s - search.began_s >= self.epoch_s:
+            if now_s - search.began_s >= self.epoch_s and math.isfinite(loss):
                 return self._begin(loss, now_s, f"{self.epoch_s:.3g} s are over")
             return self._period(now_s, f"{search.rate} pushes each, as found")
         return self._period(now_s, self._next_rate(now_s, loss))
@@ -95,7 +98,8 @@ class Adsp(Policy):
     def _period(self, now_s: float, reason: str) -> Answer:
         """A check period begins: all get the same number of pushes to reach."""
         self._period_began_s = now_s
-        self._target = self.most + self._search.rate
+        due = min(max(self._target, self.most), self.most + 1)  # a push may arrive just after its period is over
+        self._target = due + self._search.rate
         return Answer(paces={name: self.pace(name, now_s) for name in self.workers}, reason=reason)
 
     def _next_rate(self, now_s: float, loss: float) -> str:

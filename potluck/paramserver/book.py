@@ -25,7 +25,7 @@ class Push(Value, frozen=True, kw_only=True):
     base: int  # version of the weights that it started from
     steps: int
     samples: int
-    loss: float  # mean over the steps
+    loss: float | None  # mean over the steps; None where that is not finite
 
 
 class Entry(Value, frozen=True, kw_only=True):
@@ -82,14 +82,23 @@ class Book:
             return "known"
         return "apply" if push.sequence == known.sequence + 1 else "early"
 
-    def apply(self, push: Push, scale: float, skipped: str = "") -> Entry:
-        """Notes a push. One that is skipped, as it would do harm, is noted too, and is not to be pushed again."""
+    def entry(self, push: Push, scale: float, skipped: str = "") -> Entry:
+        """The line of the ledger for the next push. One that is skipped, as it would do harm, has a line too, and is
+        not to be pushed again."""
         if self.judge(push) != "apply":
             raise ValueError(f"push {push.sequence} of {push.worker} is not the next one")
+        return Entry(version=self.version + 1, push=push, scale=scale, skipped=skipped)
+
+    def apply(self, entry: Entry) -> None:
+        """Notes a push whose line is in the ledger."""
+        push = entry.push
         self._seen[push.worker] = Seen(push.incarnation, push.sequence)
         self._look_at(push.worker)
-        self.version += 1
-        return Entry(version=self.version, push=push, scale=scale, skipped=skipped)
+        self.version = entry.version
+
+    def seen(self, worker: str) -> Seen | None:
+        """The newest push of a worker."""
+        return self._seen.get(worker)
 
     def staleness(self, push: Push) -> int:
         """Pushes applied since the weights that a worker started from."""

@@ -64,29 +64,36 @@ class Client:
         """What goes with the difference since the last push."""
         self._sequence += 1
         loss = self._loss / self._steps if self._steps else math.nan
+        known = loss if math.isfinite(loss) else None
         made = Push(
             worker=self._worker, incarnation=self._incarnation, sequence=self._sequence, base=self.version,
-            steps=self._steps, samples=self._samples, loss=loss,
+            steps=self._steps, samples=self._samples, loss=known,
         )  # fmt: skip
         self.kept.append(made)
         self._under_way_s = self._pushed_s = now_s
         self._begin()
         return made
 
-    def answered(self, version: int, durable_up_to: int, pace: Pace | None, now_s: float) -> None:
-        """The push under way was applied, and the newest weights are here."""
-        if self._under_way_s is not None:
-            self.overhead_s = now_s - self._under_way_s
+    def answered(self, sequence: int, version: int, durable_up_to: int, pace: Pace | None, now_s: float) -> bool:
+        """A push was applied, and the newest weights are here; whether that is the push under way."""
+        self.durable(durable_up_to)
+        if sequence != self._sequence or self._under_way_s is None:
+            return False
+        self.overhead_s = now_s - self._under_way_s
         self._under_way_s, self.version = None, version
         if pace is not None:
             self.pace = pace
-        self.durable(durable_up_to)
+        return True
 
     def durable(self, up_to: int) -> None:
         """Pushes that a restart of the server cannot lose any more."""
         self.kept = [push for push in self.kept if push.sequence > up_to]
 
-    def server_back(self, seen: int) -> tuple[Push, ...]:
-        """The server has restarted, with pushes up to this one: those to be pushed again, oldest first."""
-        self._under_way_s = None
-        return tuple(push for push in self.kept if push.sequence > seen)
+    def server_back(self, seen: int) -> tuple[Push, ...] | None:
+        """The server has restarted, with pushes up to this one: those to be pushed again, oldest first.
+
+        None where one is missing that is not kept any more: then the worker has to enter anew.
+        """
+        again = tuple(push for push in self.kept if push.sequence > seen)
+        oldest = again[0].sequence if again else self._sequence + 1
+        return again if oldest == seen + 1 else None

@@ -19,8 +19,8 @@ class Flat:
 
     @classmethod
     def of(cls, tensors: Mapping[str, torch.Tensor]) -> Flat:
-        """The floating-point ones in the order given; counters and the like stay where they are."""
-        floating = {name: t for name, t in tensors.items() if t.is_floating_point()}
+        """The floating-point ones, by name, however they come; counters and the like stay where they are."""
+        floating = {name: t for name, t in sorted(tensors.items()) if t.is_floating_point()}
         kinds = {t.dtype for t in floating.values()}
         if len(kinds) != 1:
             kept = ", ".join(sorted(str(kind).removeprefix("torch.") for kind in kinds)) or "none"

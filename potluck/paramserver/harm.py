@@ -8,6 +8,7 @@ from collections import deque
 
 _REMEMBERED = 8  # norms of each worker
 _TOO_LARGE = 1000.0  # times the usual norm of the others
+_JURY = 2  # others at least: of two that differ, who knows which is wrong?
 
 
 class Norms:
@@ -22,8 +23,8 @@ class Norms:
             return f"the update of {worker} is not finite; look at its data and its learning rate"
         each = norm / max(1, steps)
         others = [statistics.median(known) for name, known in self._recent.items() if name != worker and known]
-        usual = statistics.median(others) if others else None
-        if usual and each > _TOO_LARGE * usual:
+        usual = statistics.median(others) if len(others) >= _JURY else 0.0
+        if usual > 0 and each > _TOO_LARGE * usual:
             times = f"{each / usual:.0f} times as large as that of the others"
             return f"the update of {worker} is {times}; look at its data and its learning rate"
         self._recent.setdefault(worker, deque(maxlen=_REMEMBERED)).append(each)

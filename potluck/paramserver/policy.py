@@ -7,6 +7,7 @@ its push counts.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from dataclasses import dataclass
 
@@ -22,6 +23,7 @@ class Worker:
     overhead_s: float = 0.0
     step_s: float | None = None  # measured between its last two pushes
     pushed_s: float = 0.0  # when it was last let go
+    due_s: float = math.inf  # when its next push is due, where that was decided
 
 
 class Policy:
@@ -102,7 +104,7 @@ class Policy:
         go = tuple(name for name in asked if self.may_go(name))
         for name in go:
             del self._waiting[name]
-            self.workers[name].pushed_s = now_s
+            self.workers[name].pushed_s, self.workers[name].due_s = now_s, math.inf
         if pushed in self._waiting:
             reason += f"; it waits for those that have pushed {self.fewest} times"
         return Answer(go, {name: self.pace(name, now_s) for name in go}, scale, reason)

@@ -20,6 +20,7 @@ class Entered(Value, frozen=True, kw_only=True, tag="entered"):
 
     worker: str
     incarnation: int
+    samples: int
 
 
 class Pushed(Value, frozen=True, kw_only=True, tag="pushed"):
@@ -47,6 +48,7 @@ class PushLog:
         except OSError as error:
             raise InputError(f"{path}: cannot be opened: {error.strerror}; look at its folder") from error
         self.page = page_of(kept)
+        self.samples = {line.worker: line.samples for line in kept if isinstance(line, Entered)}
 
     def append(self, line: Line) -> None:
         """Adds a line, whole or not at all."""

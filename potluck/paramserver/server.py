@@ -6,6 +6,7 @@ place: every version is a vector of its own, so a pull needs no copy and is of o
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -14,7 +15,8 @@ from typing import Literal
 
 import torch
 
-from potluck.paramserver.book import Book, Page, Push
+from potluck.errors import InputError
+from potluck.paramserver.book import Book, Push
 from potluck.paramserver.flat import Flat
 from potluck.paramserver.harm import Norms
 from potluck.paramserver.policy import Policy
@@ -33,40 +35,62 @@ class Weights:
 
 
 @dataclass(frozen=True)
-class Reply:
-    """What became of a push."""
+class Release:
+    """A worker may train on: from which weights, after which of its pushes."""
 
-    status: Literal["applied", "skipped", "known", "early", "fenced"]
+    weights: Weights
+    sequence: int
+
+
+@dataclass(frozen=True)
+class Reply:
+    """What became of a push, or of anything else that happened."""
+
+    status: Literal["applied", "skipped", "known", "early", "fenced", "heard"]
     durable_up_to: int = 0
-    go: Mapping[str, Weights] = field(default_factory=dict)  # who may train on, and from what
+    go: Mapping[str, Release] = field(default_factory=dict)
     paces: Mapping[str, Pace] = field(default_factory=dict)
     reason: str = ""
 
 
 @dataclass(frozen=True)
 class Admission:
-    """What a worker begins with."""
+    """What a worker begins with, and what its coming means for others."""
 
     incarnation: int
     weights: Weights
     pace: Pace
     waits: bool
+    seen: int  # its newest push that counts
+    others: Reply
 
 
 class ParameterServer:
     """Weights, who pushed what, and the policy in force."""
 
     def __init__(
-        self, tensors: Mapping[str, torch.Tensor], policy: Policy, folder: Path, save: Save, version: int = 0
-    ) -> None:
-        """Begins with these tensors, which are of so many pushes; what the ledger has beyond them is pushed again."""
+        self, tensors: Mapping[str, torch.Tensor], policy: Policy, folder: Path, save: Save, *, version: int = 0,
+        now_s: float = 0.0,
+    ) -> None:  # fmt: skip
+        """Begins with these tensors, which are of so many pushes; what the ledger has beyond them is pushed again.
+
+        Workers of before count as here until `leave` says that they are not, so that what the first of them pushes
+        again does not count for all.
+        """
         self._flat, self._policy, self._save = Flat.of(tensors), policy, save
+        self._rest = {name: t for name, t in tensors.items() if not t.is_floating_point()}
         self._log = PushLog(folder / PUSHES, version)
-        page = Page(version=version, seen=self._log.page.seen)
-        self._book, self._norms = Book(page), Norms()
+        if self._log.page.version != version:
+            raise InputError(
+                f"{folder / PUSHES}: ends with push {self._log.page.version}, and the weights are of {version}; "
+                "restore the ledger, or start anew"
+            )
+        self._book, self._norms = Book(self._log.page), Norms()
         self._vector = self._flat.vector(tensors)
         self._lock = threading.Lock()
         self._saving = threading.Lock()
+        for worker in self._log.page.seen:
+            policy.joined(worker, self._log.samples[worker], now_s)
 
     @property
     def flat(self) -> Flat:
@@ -82,44 +106,51 @@ class ParameterServer:
     @property
     def lags(self) -> bool:
         """Whether somebody may not push again before `save`."""
-        return self._book.lags
+        with self._lock:
+            return self._book.lags
 
     def enter(self, worker: str, samples: int, now_s: float) -> Admission:
         """A worker begins, with a number of its own; the same worker of before is refused from now on."""
         with self._lock:
-            known = self._book.page().seen.get(worker)
+            known = self._book.seen(worker)
             incarnation = known.incarnation + 1 if known is not None else 1
-            self._log.append(Entered(worker=worker, incarnation=incarnation))
+            self._log.append(Entered(worker=worker, incarnation=incarnation, samples=samples))
             self._log.sync()
             self._book.enter(worker, incarnation)
-            if worker in self._policy.workers:
-                self._policy.left(worker, now_s)
+            others = self._policy.left(worker, now_s)
             answer = self._policy.joined(worker, samples, now_s)
-            return Admission(incarnation, self._newest(), answer.paces[worker], self._policy.waits)
+            return self._admission(incarnation, 0, answer.paces[worker], others)
 
-    def back(self, worker: str, samples: int, now_s: float) -> Pace:
-        """The server has restarted, and a worker that held on goes on as who it was."""
+    def back(self, worker: str, incarnation: int, now_s: float) -> Admission | None:
+        """The server has restarted, and a worker goes on as who it was; None where it has to enter anew."""
         with self._lock:
-            return self._policy.joined(worker, samples, now_s).paces[worker]
+            known = self._book.seen(worker)
+            if known is None or known.incarnation != incarnation or worker not in self._policy.workers:
+                return None
+            return self._admission(incarnation, known.sequence, self._policy.pace(worker, now_s), Answer())
 
     def push(self, push: Push, difference: torch.Tensor, overhead_s: float, now_s: float) -> Reply:
-        """Applies a difference, once. One that is known already is answered as if it had just been applied."""
-        harmless = difference.dtype == self._flat.dtype and difference.numel() == self._flat.size
-        norm = float(torch.linalg.vector_norm(difference)) if harmless else float("nan")
+        """Applies a difference, once. One that is known already is answered once more, if it need not wait."""
+        fits = difference.dtype == self._flat.dtype and difference.shape == (self._flat.size,)
+        norm = float(torch.linalg.vector_norm(difference)) if fits else math.nan
         with self._lock:
-            status = self._book.judge(push) if push.worker in self._policy.workers else "fenced"
+            here = push.worker in self._policy.workers
+            status = self._book.judge(push) if here else "fenced"
             durable = self._book.durable_up_to(push.worker)
             if status == "known":
-                return Reply("known", durable, {push.worker: self._newest()}, reason="it was applied before")
+                return self._known(push, durable)
             if status != "apply":
                 return Reply(status, durable, reason=_refusal(push, status))
-            harm = self._norms.harm(push.worker, norm, push.steps)
+            harm = self._norms.harm(push.worker, norm, push.steps) if fits else _misfit(push.worker, self._flat)
+            loss = push.loss if push.loss is not None else math.nan
             stale = self._book.staleness(push)
-            report = Report(push.worker, push.steps, push.samples, push.loss, stale, overhead_s)
-            answer = self._policy.pushed(report, now_s)
-            self._log.append(Pushed(entry=self._book.apply(push, answer.scale, harm)))
+            report = Report(push.worker, push.steps, push.samples, loss, stale, overhead_s)
+            entry = self._book.entry(push, self._policy.scale(report), harm)
+            self._log.append(Pushed(entry=entry))  # before anything changes: there may be no room for it
+            self._book.apply(entry)
             if not harm:
-                self._vector = torch.add(self._vector, difference, alpha=answer.scale)
+                self._vector = torch.add(self._vector, difference, alpha=entry.scale)
+            answer = self._policy.pushed(report, now_s)
             return self._reply("skipped" if harm else "applied", durable, answer, harm or answer.reason)
 
     def leave(self, worker: str, now_s: float) -> Reply:
@@ -127,13 +158,13 @@ class ParameterServer:
         with self._lock:
             self._norms.left(worker)
             answer = self._policy.left(worker, now_s)
-            return self._reply("applied", 0, answer, answer.reason)
+            return self._reply("heard", 0, answer, answer.reason)
 
     def check(self, loss: float, now_s: float) -> Reply:
         """Tells the policy the loss."""
         with self._lock:
             answer = self._policy.checked(loss, now_s)
-            return self._reply("applied", 0, answer, answer.reason)
+            return self._reply("heard", 0, answer, answer.reason)
 
     def save(self) -> int:
         """Puts the newest weights on disk, while pushes go on; returns their version."""
@@ -141,7 +172,7 @@ class ParameterServer:
             with self._lock:
                 page, weights = self._book.page(), self._newest()
             self._log.sync()  # the ledger first: weights that it does not explain are of no use
-            self._save(weights.version, self._flat.tensors(weights.vector))
+            self._save(weights.version, {**self._rest, **self._flat.tensors(weights.vector)})
             with self._lock:
                 self._book.saved(page)
             return weights.version
@@ -158,12 +189,31 @@ class ParameterServer:
     def _newest(self) -> Weights:
         return Weights(self._book.version, self._vector)
 
-    def _reply(self, status: Literal["applied", "skipped"], durable: int, answer: Answer, reason: str) -> Reply:
+    def _admission(self, incarnation: int, seen: int, pace: Pace, others: Answer) -> Admission:
+        reply = self._reply("heard", 0, others, others.reason)
+        return Admission(incarnation, self._newest(), pace, self._policy.waits, seen, reply)
+
+    def _known(self, push: Push, durable: int) -> Reply:
+        newest = self._book.seen(push.worker)
+        may_go = newest is not None and newest.sequence == push.sequence and push.worker not in self._policy.waiting
+        go = {push.worker: Release(self._newest(), push.sequence)} if may_go else {}
+        return Reply("known", durable, go, reason="it was applied before")
+
+    def _reply(
+        self, status: Literal["applied", "skipped", "heard"], durable: int, answer: Answer, reason: str
+    ) -> Reply:
         newest = self._newest()
-        return Reply(status, durable, dict.fromkeys(answer.go, newest), dict(answer.paces), reason)
+        seen = {worker: self._book.seen(worker) for worker in answer.go}
+        go = {worker: Release(newest, known.sequence) for worker, known in seen.items() if known is not None}
+        return Reply(status, durable, go, dict(answer.paces), reason)
 
 
 def _refusal(push: Push, status: str) -> str:
     if status == "early":
         return f"push {push.sequence} of {push.worker} came before the one before it; push that one again"
-    return f"this {push.worker} was replaced by a later one; join again"
+    return f"this {push.worker} was replaced by a later one, or is not known; join again"
+
+
+def _misfit(worker: str, flat: Flat) -> str:
+    kind = str(flat.dtype).removeprefix("torch.")
+    return f"the update of {worker} is not of {flat.size} {kind}; it trains another model than the server"

@@ -1,8 +1,8 @@
 """When devices copy their state, and from which round on all of it is in two places. Pure: the caller brings the time.
 
 Each device keeps a copy of its own state, to go back to. Of a stage that one device holds alone, another device, its
-guardian, keeps a second one; members of a group have each other, and where every stage is a group's, nobody ever has
-to go back, so nothing is copied. A copy takes at most a tenth of a link, in small pieces. The time between copies
+guardian, keeps a second one; members of a group have each other, and where one group holds the whole model, nothing is
+copied. A copy takes at most a tenth of a link, in small pieces. The time between copies
 follows Young: the root of twice what one costs, times the time between losses.
 """
 
@@ -45,7 +45,8 @@ class Copying:
     def __init__(self, plan: Plan, term: int, *, first_s: float = -math.inf, enabled: bool = True) -> None:
         """`first_s` is when the first copy may be made: what was trained before is soon trained again."""
         guarded = guardians(plan)
-        self._enabled = enabled and bool(guarded)
+        # With several stages, one may have committed a round of which another never heard.
+        self._enabled = enabled and (bool(guarded) or len(plan.stages) > 1)
         self._term = term
         self._keepers: dict[int, set[str]] = {}  # stage → who must have a copy
         for index, stage in enumerate(plan.stages):

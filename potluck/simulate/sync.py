@@ -53,7 +53,7 @@ class Outcome:
     pushes: int = 0
     served: float = 0.0  # part of the time in which the server was busy
     staleness: float = 0.0  # pushes by others, mean
-    apart: int = 0  # most pushes between the first and the last worker that were here all along
+    apart: int = 0  # pushes between the first and the last worker, at the end
     course: list[tuple[float, float]] = field(default_factory=list)
     reasons: list[str] = field(default_factory=list)
 
@@ -205,10 +205,10 @@ class Simulation:
             return
         stale = self._book.staleness(push)
         self._stale += stale
-        report = Report(push.worker, push.steps, push.samples, push.loss, stale, worker.client.overhead_s)
+        report = Report(push.worker, push.steps, push.samples, push.loss or 0.0, stale, worker.client.overhead_s)
         answer = self._policy.pushed(report, now_s)
         self.weights = self.weights + answer.scale * difference
-        self._book.apply(push, answer.scale)
+        self._book.apply(self._book.entry(push, answer.scale))
         if self._book.lags:
             self._book.saved(self._book.page())
         self._take(answer, now_s)
@@ -224,6 +224,8 @@ class Simulation:
 
     def _let_go(self, name: str, newest: Vector, pace: Pace | None) -> Callable[[float], None]:
         version, incarnation = self._book.version, self._workers[name].incarnation
+        seen = self._book.seen(name)
+        sequence = seen.sequence if seen is not None else 0
 
         def event(now_s: float) -> None:
             worker = self._workers.get(name)
@@ -232,7 +234,7 @@ class Simulation:
             stood_still = worker.client.stands_still
             worker.weights = newest + (worker.weights - worker.pushed)  # with what it trained meanwhile
             worker.base, worker.pushed = newest, None
-            worker.client.answered(version, self._book.durable_up_to(name), pace, now_s)
+            worker.client.answered(sequence, version, self._book.durable_up_to(name), pace, now_s)
             if stood_still:
                 self._train(int(name[1:]), now_s)
 

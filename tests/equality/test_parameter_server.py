@@ -17,7 +17,7 @@ from potluck.paramserver.book import Push, audit
 from potluck.paramserver.client import Client, Next
 from potluck.paramserver.policy import Bsp, Lockstep, Policy
 from potluck.paramserver.push_log import PUSHES, entries
-from potluck.paramserver.server import ParameterServer, Reply, Weights
+from potluck.paramserver.server import ParameterServer, Release, Reply
 from potluck.runtime.local_trainer import LocalTrainer
 from potluck.runtime.prepare import PreparedJob, prepare_job
 from potluck.runtime.reference import UncutRun
@@ -74,7 +74,7 @@ class Run:
         self.base: dict[str, torch.Tensor] = {}
         self.at_push: dict[str, torch.Tensor] = {}
         self.steps = dict.fromkeys(SPEEDS, 0)
-        self.events: list[tuple[float, int, str, Push | Weights | None, Reply | None]] = []
+        self.events: list[tuple[float, int, str, Push | Release | None, Reply | None]] = []
         self._count = 0
 
     def train(self, until_s: float) -> torch.Tensor:
@@ -96,7 +96,7 @@ class Run:
                 difference = self.at_push[worker] - self.base[worker]
                 self._spread(self.server.push(what, difference, self.clients[worker].overhead_s, now_s), now_s)
                 self.server.save()
-            elif isinstance(what, Weights):
+            elif isinstance(what, Release):
                 self._let_go(worker, what, reply, now_s)
             else:
                 self._step(worker, now_s)
@@ -109,7 +109,7 @@ class Run:
         with torch.no_grad():
             return float(functional.cross_entropy(model(inputs), labels))
 
-    def _at(self, time_s: float, worker: str, what: Push | Weights | None = None, reply: Reply | None = None) -> None:
+    def _at(self, time_s: float, worker: str, what: Push | Release | None = None, reply: Reply | None = None) -> None:
         self._count += 1
         heapq.heappush(self.events, (time_s, self._count, worker, what, reply))
 
@@ -124,18 +124,18 @@ class Run:
             self._at(now_s + 1 / SPEEDS[worker], worker)
 
     def _spread(self, reply: Reply, now_s: float) -> None:
-        for worker, weights in reply.go.items():
-            self._at(now_s + 0.05, worker, weights, reply)
+        for worker, release in reply.go.items():
+            self._at(now_s + 0.05, worker, release, reply)
         for worker, pace in reply.paces.items():
             if worker not in reply.go:
                 self.clients[worker].pace = pace
 
-    def _let_go(self, worker: str, weights: Weights, reply: Reply | None, now_s: float) -> None:
+    def _let_go(self, worker: str, release: Release, reply: Reply | None, now_s: float) -> None:
         client = self.clients[worker]
         stood_still = client.stands_still
-        self.base[worker] = self.trainers[worker].catch_up(weights.vector, self.at_push[worker])
+        self.base[worker] = self.trainers[worker].catch_up(release.weights.vector, self.at_push[worker])
         pace = reply.paces.get(worker) if reply is not None else None
-        client.answered(weights.version, self.server.durable_up_to(worker), pace, now_s)
+        client.answered(release.sequence, release.weights.version, self.server.durable_up_to(worker), pace, now_s)
         if stood_still:
             self._at(now_s + 1 / SPEEDS[worker], worker)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,18 @@ TEXT = {"input": Wanted((4,), "int64"), "label": Wanted((4,), "int64")}
 
 def images(count: int = 5) -> dict[str, Any]:
     return {"input": np.ones((count, 8, 8), np.float32), "label": np.arange(count)}
+
+
+def npy_bytes() -> bytes:
+    file = io.BytesIO()
+    np.save(file, np.arange(9))
+    return file.getvalue()
+
+
+def npz_bytes() -> bytes:
+    file = io.BytesIO()
+    np.savez_compressed(file, input=np.arange(9), label=np.arange(9))
+    return file.getvalue()
 
 
 def test_arrays_are_read_from_either_kind_of_file_and_fit(tmp_path: Path) -> None:
@@ -72,6 +85,11 @@ def test_what_is_no_data_set_is_refused(tmp_path: Path, arrays: dict[str, Any], 
     [
         ("a.npz", b"PK\x03\x04 nonsense", "cannot be read"),
         ("a.safetensors", b"nonsense", "cannot be read"),
+        ("a.npz", b"", "cannot be read"),
+        ("a.npy", b"", "cannot be read"),
+        ("a.npz", npy_bytes(), "one array, not an archive"),
+        ("a.npy", npz_bytes(), "an archive, not one array"),
+        ("a.npz", npz_bytes()[:-40] + bytes(40), "cannot be read"),
         ("a.txt", b"", "is empty"),
         ("a.csv", b"1,2", "is none of"),
     ],

@@ -48,11 +48,19 @@ class Server(RuleBasedStateMachine):
         self.made[worker, push.incarnation, push.sequence] = worth
         self._arrive(push)
         if heard:
-            client.answered(self.book.version, self.book.durable_up_to(worker), None, 2.0)
+            self._answer(worker)
+
+    def _answer(self, worker: str) -> None:
+        client = self.clients[worker]
+        seen = self.book.seen(worker)
+        if client.kept and seen is not None:
+            client.answered(seen.sequence, self.book.version, self.book.durable_up_to(worker), None, 2.0)
 
     def _arrive(self, push: Push) -> None:
         if self.book.judge(push) == "apply":
-            self.entries.append(self.book.apply(push, 1.0))
+            entry = self.book.entry(push, 1.0)
+            self.book.apply(entry)
+            self.entries.append(entry)
             self.weights += self.made[push.worker, push.incarnation, push.sequence]
 
     @rule(worker=st.sampled_from(WORKERS))
@@ -61,7 +69,7 @@ class Server(RuleBasedStateMachine):
         client = self.clients[worker]
         for push in client.kept:
             self._arrive(push)
-        client.answered(self.book.version, self.book.durable_up_to(worker), None, 2.0)
+        self._answer(worker)
 
     @rule()
     def save(self) -> None:
@@ -74,7 +82,9 @@ class Server(RuleBasedStateMachine):
         self.weights, self.entries = self.on_disk[0], list(self.on_disk[1])
         for worker, client in self.clients.items():
             self.book.enter(worker, self.incarnation[worker])
-            for push in client.server_back(self.book.durable_up_to(worker)):
+            again = client.server_back(self.book.durable_up_to(worker))
+            assert again is not None  # what is not kept is on disk
+            for push in again:
                 self._arrive(push)
 
     @rule(worker=st.sampled_from(WORKERS))
@@ -119,19 +129,19 @@ def test_a_push_is_applied_once_in_order_and_of_the_incarnation_that_is_here() -
     book.enter("a", 2)
     assert book.judge(push(1)) == "fenced"
     assert book.judge(push(2, 2)) == "early"
-    book.apply(push(1, 2), 0.5)
+    book.apply(book.entry(push(1, 2), 0.5))
     assert book.judge(push(1, 2)) == "known"
     with pytest.raises(ValueError, match="not the next"):
-        book.apply(push(1, 2), 0.5)
+        book.entry(push(1, 2), 0.5)
     assert book.staleness(push(2, 2)) == 1
 
 
 def test_a_snapshot_says_what_a_restart_does_not_lose() -> None:
     book = Book()
     book.enter("a", 1)
-    book.apply(push(1), 1.0)
+    book.apply(book.entry(push(1), 1.0))
     page = book.page()
-    book.apply(push(2), 1.0)
+    book.apply(book.entry(push(2), 1.0))
     assert book.lags
     book.saved(page)
     assert (book.durable_up_to("a"), book.lags) == (1, False)
@@ -153,15 +163,17 @@ def test_a_worker_trains_on_while_its_push_is_under_way_and_keeps_two() -> None:
     first = client.push(2.0)
     assert (first.steps, first.samples, first.loss, first.sequence) == (2, 64, 3.0, 1)
     assert client.step_done(32, 1.0, 4.5) is Next.GO_ON  # due, but one is under way
-    client.answered(3, 0, None, 4.6)
+    assert not client.answered(0, 3, 0, None, 4.6)  # to no push of this worker
+    assert client.answered(1, 3, 0, None, 4.6)
     assert client.overhead_s == pytest.approx(2.6)
     assert client.next(4.6) is Next.PUSH
     client.push(4.6)
-    client.answered(5, 0, None, 5.0)
+    assert client.answered(2, 5, 0, None, 5.0)
     assert client.step_done(32, 1.0, 9.0) is Next.GO_ON  # two are kept
     client.durable(1)
     assert client.next(9.0) is Next.PUSH
-    assert [p.sequence for p in client.server_back(1)] == [2]
+    assert [p.sequence for p in client.server_back(1) or ()] == [2]
+    assert client.server_back(0) is None  # the first is not kept any more
 
 
 def test_a_worker_that_waits_stands_still_until_it_is_let_go() -> None:
@@ -170,6 +182,6 @@ def test_a_worker_that_waits_stands_still_until_it_is_let_go() -> None:
     client.push(1.0)
     assert client.stands_still
     assert client.next(50.0) is Next.WAIT
-    client.answered(1, 1, Pace("", steps=3), 60.0)
+    client.answered(1, 1, 1, Pace("", steps=3), 60.0)
     assert client.next(60.0) is Next.GO_ON
     assert client.pace.steps == 3

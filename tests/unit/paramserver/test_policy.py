@@ -63,7 +63,7 @@ class World:
             push = client.push(now_s)
             self.pushes[name] += 1
             self.since[name] = now_s
-            report = Report(name, push.steps, push.samples, push.loss, self.version - push.base, 0.0)
+            report = Report(name, push.steps, push.samples, push.loss or 0.0, self.version - push.base, 0.0)
             answer = self.policy.pushed(report, now_s)
             assert 0 < answer.scale <= 1
             self.version += 1
@@ -80,7 +80,7 @@ class World:
         for name in answer.go:
             self.waited_s[name] += now_s - self.since.pop(name)
             stood_still = self.clients[name].stands_still
-            self.clients[name].answered(self.version, 10**9, answer.paces[name], now_s)
+            self.clients[name].answered(self.pushes[name], self.version, 10**9, answer.paces[name], now_s)
             if stood_still and name != self._stepping:
                 self._at(now_s + self.step_s[name], name)
         for name, pace in answer.paces.items():
@@ -106,6 +106,21 @@ def test_workers_so_slow_that_they_cannot_keep_up_hold_nobody_up(step_s: list[fl
     world.run(100.0)
     assert not any(world.waited_s.values())
     assert all(world.pushes[name] >= min(48, 48 / s) for name, s in world.step_s.items())
+
+
+@pytest.mark.parametrize("rate", [1, 2, 3, 7])
+def test_workers_push_as_often_as_the_rate_says(rate: int) -> None:
+    class Fixed(Adsp):
+        def _next_rate(self, now_s: float, loss: float) -> str:
+            self._search.rate = rate
+            return f"{rate}, always"
+
+    counts = []
+    for periods in (3, 23):
+        world = World(Fixed(PERIOD_S, 1e6), [0.02, 0.11, 0.25])
+        world.run(periods * PERIOD_S)
+        counts.append(world.pushes)
+    assert all(counts[1][name] - counts[0][name] == pytest.approx(20 * rate, abs=1) for name in counts[0])
 
 
 def test_a_worker_ten_times_slower_costs_the_others_nothing_under_adsp() -> None:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Mapping
 from pathlib import Path
 
+import msgspec
 import pytest
 import torch
 
-from potluck.errors import InputError
+from potluck.errors import InputError, PotluckError
 from potluck.paramserver.book import Push, audit
 from potluck.paramserver.client import Client, Next
 from potluck.paramserver.flat import Flat
@@ -41,7 +43,7 @@ class Disk:
             return ParameterServer(TENSORS, policy or Policy(), self.folder, self.save)
         _, tensors, _ = load(found.path)
         version = found.manifest.position.round
-        return ParameterServer(tensors, policy or Policy(), self.folder, self.save, version)
+        return ParameterServer(tensors, policy or Policy(), self.folder, self.save, version=version)
 
 
 def a_push(admission: Admission, worker: str, sequence: int, base: int = 0) -> Push:
@@ -69,8 +71,8 @@ def test_pushes_add_up_to_their_mean_and_a_pull_is_of_one_version(tmp_path: Path
     server = Disk(tmp_path).server()
     first, second = (server.enter(w, 100, 0.0) for w in "ab")
     reply = server.push(a_push(first, "a", 1), ones(2.0), 0.1, 1.0)
-    assert (reply.status, reply.go["a"].version) == ("applied", 1)
-    kept = reply.go["a"].vector
+    assert (reply.status, reply.go["a"].weights.version, reply.go["a"].sequence) == ("applied", 1, 1)
+    kept = reply.go["a"].weights.vector
     server.push(a_push(second, "b", 1), ones(4.0), 0.1, 1.0)
     assert torch.equal(kept, ones(1.0))  # whoever pulled keeps what it pulled
     assert torch.equal(server.weights.vector, ones(3.0))
@@ -85,7 +87,7 @@ def test_in_lock_step_all_are_let_go_with_the_same_weights(tmp_path: Path) -> No
     assert server.push(a_push(first, "a", 1), ones(), 0.1, 1.0).go == {}
     reply = server.push(a_push(second, "b", 1), ones(3.0), 0.1, 2.0)
     assert set(reply.go) == {"a", "b"}
-    assert all(torch.equal(weights.vector, ones(2.0)) for weights in reply.go.values())
+    assert all(torch.equal(release.weights.vector, ones(2.0)) for release in reply.go.values())
     server.push(a_push(first, "a", 2), ones(), 0.1, 3.0)
     assert set(server.leave("b", 4.0).go) == {"a"}
 
@@ -103,23 +105,74 @@ def test_a_later_incarnation_fences_the_earlier_one(tmp_path: Path) -> None:
     assert again.push(a_push(new, "a", 2), ones(), 0.1, 2.0).status == "fenced"
 
 
-@pytest.mark.parametrize("bad", [ones(float("nan")), ones(1e9), torch.ones(10), torch.ones(11, dtype=torch.float64)])
+@pytest.mark.parametrize("bad", [ones(math.nan), ones(1e9), torch.ones(10), torch.ones(11, dtype=torch.float64)])
 def test_what_would_do_harm_is_skipped_named_and_written_down(tmp_path: Path, bad: torch.Tensor) -> None:
     server = Disk(tmp_path).server()
-    first, second = (server.enter(w, 100, 0.0) for w in "ab")
-    server.push(a_push(first, "a", 1), ones(), 0.1, 1.0)
-    reply = server.push(a_push(second, "b", 1), bad, 0.1, 1.0)
+    a, b, c = (server.enter(w, 100, 0.0) for w in "abc")
+    for admission, worker in ((a, "a"), (c, "c")):
+        server.push(a_push(admission, worker, 1), ones(), 0.1, 1.0)
+    diverged = msgspec.structs.replace(a_push(b, "b", 1), loss=None)
+    reply = server.push(diverged, bad, 0.1, 1.0)
     assert reply.status == "skipped"
     assert "update of b" in reply.reason
-    assert torch.equal(reply.go["b"].vector, ones(0.5))  # it goes on with the others' weights
+    assert torch.allclose(reply.go["b"].weights.vector, ones(2 / 3))  # it goes on with the others' weights
     server.close()
-    assert [bool(e.skipped) for e in entries(tmp_path / PUSHES)] == [False, True]
+    assert [bool(e.skipped) for e in entries(tmp_path / PUSHES)] == [False, False, True]
+
+
+def test_a_repeated_push_does_not_free_a_worker_that_must_wait(tmp_path: Path) -> None:
+    server = Disk(tmp_path).server(Bsp())
+    first, second = (server.enter(w, 100, 0.0) for w in "ab")
+    push = a_push(first, "a", 1)
+    assert [server.push(push, ones(), 0.1, 1.0).go for _ in range(2)] == [{}, {}]
+    assert set(server.push(a_push(second, "b", 1), ones(), 0.1, 2.0).go) == {"a", "b"}
+    assert set(server.push(push, ones(), 0.1, 3.0).go) == {"a"}  # its answer was lost
+
+
+def test_a_worker_that_comes_anew_frees_those_who_waited_for_it(tmp_path: Path) -> None:
+    server = Disk(tmp_path).server(Bsp())
+    first, _ = (server.enter(w, 100, 0.0) for w in "ab")
+    server.push(a_push(first, "a", 1), ones(), 0.1, 1.0)
+    assert set(server.enter("b", 100, 2.0).others.go) == {"a"}
+
+
+def test_a_push_that_cannot_be_written_down_never_happened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    server = Disk(tmp_path).server(Bsp())
+    first, _ = (server.enter(w, 100, 0.0) for w in "ab")
+
+    def full(self: PushLog, line: object) -> None:
+        raise PotluckError("no room")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(PushLog, "append", full)
+        with pytest.raises(PotluckError, match="no room"):
+            server.push(a_push(first, "a", 1), ones(), 0.1, 1.0)
+    assert server.push(a_push(first, "a", 1), ones(), 0.1, 1.0).status == "applied"
+    assert torch.equal(server.weights.vector, ones(0.5))
+
+
+def test_tensors_go_to_their_own_names_however_they_are_ordered(tmp_path: Path) -> None:
+    disk = Disk(tmp_path)
+    server = disk.server()
+    admission = server.enter("w", 100, 0.0)
+    flat = Flat.of({"count": TENSORS["count"], "b": TENSORS["b"], "a": TENSORS["a"]})  # as a worker may have them
+    difference = flat.vector({"a": torch.full((3, 2), 1.0), "b": torch.full((5,), 2.0)})
+    server.push(a_push(admission, "w", 1), difference, 0.1, 1.0)
+    server.save()
+    server.close()
+    found = newest(tmp_path)
+    assert found is not None
+    _, tensors, _ = load(found.path)
+    assert torch.equal(tensors["a"], torch.full((3, 2), 1.0))
+    assert torch.equal(tensors["b"], torch.full((5,), 2.0))
+    assert tensors["count"] == 7
 
 
 def test_a_restart_forgets_what_was_not_saved_and_gets_it_again(tmp_path: Path) -> None:
     disk = Disk(tmp_path)
     server = disk.server()
     admission = server.enter("a", 100, 0.0)
+    server.enter("other", 100, 0.0)
     client = Client("a", admission.incarnation, Pace("", steps=1), waits=False, version=0, now_s=0.0)
     worth: dict[int, float] = {}
     for number in (1, 2, 3):
@@ -129,18 +182,31 @@ def test_a_restart_forgets_what_was_not_saved_and_gets_it_again(tmp_path: Path) 
         reply = server.push(push, ones(worth[push.sequence]), 0.1, float(number))
         if number == 1:
             server.save()
-        client.answered(reply.go["a"].version, server.durable_up_to("a"), None, number + 0.5)
+        client.answered(push.sequence, server.weights.version, server.durable_up_to("a"), None, number + 0.5)
+        assert reply.status == "applied"
     assert [p.sequence for p in client.kept] == [2, 3]
     server.close()  # as if it had been killed: nothing more is written
     again = disk.server()
-    assert torch.equal(again.weights.vector, ones(10.0))
-    assert again.push(client.kept[0], ones(), 0.1, 4.0).status == "fenced"  # nobody said that it is back
-    again.back("a", 100, 5.0)  # the same worker, with what it kept
-    for push in client.server_back(again.durable_up_to("a")):
+    assert torch.equal(again.weights.vector, ones(10.0 / 2))
+    assert again.back("a", 7, 5.0) is None  # another incarnation
+    back = again.back("a", admission.incarnation, 5.0)
+    assert back is not None
+    for push in client.server_back(back.seen) or ():
         assert again.push(push, ones(worth[push.sequence]), 0.1, 9.0).status == "applied"
-    assert torch.equal(again.weights.vector, ones(1110.0))
+    assert torch.equal(again.weights.vector, ones(1110.0 / 2))  # half of it, also while the other is not back yet
     again.close()
     assert audit(entries(tmp_path / PUSHES)) == []
+
+
+def test_weights_that_the_ledger_does_not_explain_are_refused(tmp_path: Path) -> None:
+    server = Disk(tmp_path).server()
+    admission = server.enter("a", 100, 0.0)
+    server.push(a_push(admission, "a", 1), ones(), 0.1, 1.0)
+    server.save()
+    server.close()
+    (tmp_path / PUSHES).unlink()
+    with pytest.raises(InputError, match="ends with push 0, and the weights are of 1"):
+        Disk(tmp_path).server()
 
 
 def test_a_torn_line_is_cut_off_and_a_damaged_one_named(tmp_path: Path) -> None:
@@ -168,14 +234,13 @@ def test_many_threads_push_at_once_and_the_ledger_closes(tmp_path: Path) -> None
             push = a_push(admissions[worker], worker, sequence)
             server.push(push, ones(6.0), 0.1, 1.0)
             server.push(push, ones(6.0), 0.1, 1.0)  # its answer was lost
-            if server.lags:
-                server.save()
 
     threads = [threading.Thread(target=work, args=(w,)) for w in admissions]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join(60.0)
+        assert not thread.is_alive()
     assert torch.allclose(server.weights.vector, ones(6.0 * count))
     server.close()
     found = entries(tmp_path / PUSHES)
