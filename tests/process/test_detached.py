@@ -23,11 +23,11 @@ from tests.process.command_line import DEADLINE_S, Potluck
 
 # A session of its own on a terminal of its own: begins a run, and stays until the terminal is closed.
 SHELL = """
-import fcntl, subprocess, sys, termios
+import fcntl, signal, subprocess, sys, termios
 fcntl.ioctl(0, termios.TIOCSCTTY, 0)
 done = subprocess.run([sys.executable, "-m", "potluck", *sys.argv[1:]])
 print("ended with", done.returncode, flush=True)
-sys.stdin.read()
+signal.pause()  # not a read: where the terminal closes, that may fail before the signal comes
 """
 
 GENTLY = """
