@@ -171,18 +171,18 @@ def test_what_was_trained_since_a_push_is_not_lost_when_newer_weights_arrive(pre
 
 
 @pytest.mark.parametrize("seed", [0, *(pytest.param(s, marks=pytest.mark.full) for s in range(1, 5))])
-@pytest.mark.parametrize("skewed", [False, True])
+@pytest.mark.parametrize("skewed", [pytest.param(False, marks=pytest.mark.full), True])
 @pytest.mark.parametrize("policy", [Bsp, lambda: Lockstep(20), lambda: Adsp(40.0), lambda: Ours(40.0)])
 def test_every_policy_learns_and_the_ledger_closes(
     policy: type[Policy], skewed: bool, seed: int, prepared: PreparedJob, tmp_path: Path
 ) -> None:
     run = Run(prepared, policy(), tmp_path, skewed=skewed, seed=seed)
     first = run.loss()
-    run.train(300.0)
+    run.train(240.0)
     assert run.loss() < (0.9 if run.policy.waits else 0.5) * first  # who waits gets less done in the same time
     run.server.close()
     found = entries(tmp_path / PUSHES)
     assert audit(found) == []
     assert len(found) == run.server.weights.version
     if not run.policy.waits:
-        assert sum(run.steps.values()) > 0.97 * 300.0 * sum(SPEEDS.values())
+        assert sum(run.steps.values()) > 0.97 * 240.0 * sum(SPEEDS.values())

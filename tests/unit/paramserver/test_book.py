@@ -116,7 +116,7 @@ class Server(RuleBasedStateMachine):
 
 
 TestServer = Server.TestCase
-TestServer.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+TestServer.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
 
 
 def push(sequence: int, incarnation: int = 1) -> Push:

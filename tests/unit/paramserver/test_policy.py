@@ -88,8 +88,8 @@ class World:
                 self.clients[name].pace = pace
 
 
-@settings(max_examples=60, deadline=None)
-@given(st.lists(st.floats(0.01, PERIOD_S / 40), min_size=1, max_size=6))
+@settings(max_examples=20, deadline=None)
+@given(st.lists(st.floats(0.02, PERIOD_S / 40), min_size=1, max_size=6))
 def test_under_adsp_nobody_waits_and_push_counts_stay_within_one(step_s: list[float]) -> None:
     for kind in (Adsp, Ours):
         world = World(kind(PERIOD_S, 200.0), step_s)
@@ -99,7 +99,7 @@ def test_under_adsp_nobody_waits_and_push_counts_stay_within_one(step_s: list[fl
         assert world.most_apart <= 1
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(speeds)
 def test_workers_so_slow_that_they_cannot_keep_up_hold_nobody_up(step_s: list[float]) -> None:
     world = World(Adsp(PERIOD_S / 10, 200.0), step_s)  # of ten steps or less than one

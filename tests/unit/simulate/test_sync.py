@@ -27,7 +27,7 @@ def simulated(name: str, fleet: Fleet, seed: int = 0, until_s: float = 1200.0, t
 
 @pytest.mark.parametrize("name", sorted(POLICIES))
 def test_every_policy_reaches_the_target_and_says_why_it_does_what_it_does(name: str) -> None:
-    found = [simulated(name, PAPER, seed, until_s=3600.0) for seed in range(5)]
+    found = [simulated(name, PAPER, seed, until_s=3600.0) for seed in range(2)]
     assert all(outcome.reached_s is not None for outcome in found)
     assert all(outcome.reasons for outcome in found)
 
@@ -54,8 +54,9 @@ def test_steps_taken_at_once_are_distributed_like_steps_taken_one_by_one() -> No
 
 
 def test_workers_compute_nearly_all_the_time_where_nobody_waits_and_a_third_of_it_in_lock_step() -> None:
-    long = {"until_s": 600.0, "target": -math.inf}
-    busy = {name: simulated(name, PAPER, **long).busy for name in POLICIES}  # type: ignore[arg-type]
+    long = {"until_s": 300.0, "target": -math.inf}
+    names = ("adsp", "ours", "asp", "bsp", "local")
+    busy = {name: simulated(name, PAPER, **long).busy for name in names}  # type: ignore[arg-type]
     assert min(busy["adsp"], busy["ours"], busy["asp"]) > 0.95
     assert busy["bsp"] < 0.35
     assert busy["local"] < 0.6
