@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import click
@@ -46,8 +46,11 @@ def exit_code(found: Found) -> int:
 
 def follow(run_dir: Path, display: Display) -> Found:
     """Feeds a display with the records of a run, until its process is gone."""
+    # Now, and not while somebody looks: an interrupt in the middle of loading it may get lost.
+    from potluck.plan.refine import busy_s
+
     records = Followed(run_dir)
-    shown = _Shown(display)
+    shown = _Shown(display, busy_s)
     facts = None
     while True:
         facts = written(run_dir) or facts  # its name goes a moment before the process does
@@ -63,8 +66,8 @@ def follow(run_dir: Path, display: Display) -> Found:
 class _Shown:
     """A display that is told of records some time after they were written."""
 
-    def __init__(self, display: Display) -> None:
-        self._display = display
+    def __init__(self, display: Display, busy_s: Callable[[Mapping[str, float]], float]) -> None:
+        self._display, self._busy_s = display, busy_s
         self._noted = ""
         self._offset_s: float | None = None  # from a run's own time to our clock
 
@@ -89,11 +92,8 @@ class _Shown:
                 self._display.record(record, self._offset_s + at_s)
         rounds = [record for record, _ in fresh if isinstance(record, RoundRecord)]
         for record in rounds[-_LANES:]:
-            self._display.lanes(record.round, {device: _busy(took) for device, took in record.spent_s.items()})
+            self._display.lanes(record.round, {device: self._busy(took) for device, took in record.spent_s.items()})
 
-
-def _busy(took: Mapping[str, float]) -> float:
-    from potluck.plan.refine import busy_s
-
-    whole = sum(took.values())
-    return min(1.0, busy_s(took) / whole) if whole > 0 else 0.0
+    def _busy(self, took: Mapping[str, float]) -> float:
+        whole = sum(took.values())
+        return min(1.0, self._busy_s(took) / whole) if whole > 0 else 0.0
