@@ -235,7 +235,7 @@ def _copied(state: AgentState, event: Copied) -> Step:
     if event.held.term != state.term or state.phase != "training":
         return state, [Keep(copies=state.copies)]
     state = replace(state, copies=(*(h for h in state.copies if h != event.held), event.held))
-    return state, [Tell(message=Stored(held=event.held))]
+    return state, [Tell(message=Stored(held=event.held, cost_s=event.cost_s))]
 
 
 def _abandon(state: AgentState, event: Abandon) -> Step:

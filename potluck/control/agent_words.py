@@ -71,6 +71,7 @@ class Copied(Value, frozen=True, kw_only=True, tag="copied"):
     """A copy of a state is whole and here."""
 
     held: Held
+    cost_s: float = 0.0  # of training that copying has taken here since the copy began; 0: not known
 
 
 class CoordinatorGone(Value, frozen=True, kw_only=True, tag="coordinator_gone"):

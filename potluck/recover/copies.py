@@ -2,8 +2,8 @@
 
 Each device keeps a copy of its own state, to go back to. Of a stage that one device holds alone, another device, its
 guardian, keeps a second one; members of a group have each other, and where one group holds the whole model, nothing is
-copied. A copy takes at most a tenth of a link, in small pieces. The time between copies
-follows Young: the root of twice what one costs, times the time between losses.
+copied. A copy takes at most a tenth of a link, in small pieces. The time between copies follows Young: the root of
+twice what one costs, times the time between losses; and copies take at most a fiftieth of any device's time.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from potluck.types import Held, Plan, Profile
 
 BETWEEN_LOSSES_S = 600.0  # what is assumed; the time between copies goes with its square root
 _MOST_OF_A_LINK = 0.1
+_MOST_OF_A_DEVICE = 0.02
 
 
 def guardians(plan: Plan) -> dict[str, str]:
@@ -54,17 +55,20 @@ class Copying:
             self._keepers[index] = members | {guarded[d] for d in members if d in guarded}
         self._missing: set[tuple[int, str]] = set()  # (stage, keeper) of the copy under way
         self._round, self._began_s, self._next_s = -1, 0.0, first_s
+        self._cost_s = 0.0  # of training, of the copy under way
         self.took_s: float | None = None
+        self.cost_s = 0.0  # of training, on the device to which the last copy cost most
         self.point: int | None = None  # the newest round of which everything is in two places
 
     @property
     def period_s(self) -> float:
         """Seconds from the beginning of one copy to that of the next, if it is done by then.
 
-        A copy costs training what it takes of the links while it is under way.
+        Where no device says what it costs, that is what it takes of the links while it is under way.
         """
-        cost_s = _MOST_OF_A_LINK * (self.took_s or 0.0)
-        return math.sqrt(2 * cost_s * BETWEEN_LOSSES_S)
+        took_s = self.took_s or 0.0
+        cost_s = self.cost_s or _MOST_OF_A_LINK * took_s
+        return max(took_s, math.sqrt(2 * cost_s * BETWEEN_LOSSES_S), self.cost_s / _MOST_OF_A_DEVICE)
 
     def due(self, now_s: float) -> bool:
         """Whether the next round should be followed by a copy; at most one is under way."""
@@ -73,15 +77,16 @@ class Copying:
     def ordered(self, round: int, now_s: float) -> None:
         """Everybody copies the state after this many rounds."""
         self._missing = {(stage, keeper) for stage, keepers in self._keepers.items() for keeper in keepers}
-        self._round, self._began_s = round, now_s
+        self._round, self._began_s, self._cost_s = round, now_s, 0.0
 
-    def stored(self, device: str, held: Held, now_s: float) -> bool:
-        """Notes a copy that a device keeps; whether everything is in two places now."""
+    def stored(self, device: str, held: Held, now_s: float, cost_s: float = 0.0) -> bool:
+        """Notes a copy that a device keeps, and what it has cost it; whether everything is in two places now."""
         if held.term != self._term or held.round != self._round:
             return False
         self._missing.discard((held.stage, device))
+        self._cost_s = max(self._cost_s, cost_s)
         if self._missing or self.point == self._round:
             return False
-        self.took_s, self.point = now_s - self._began_s, self._round
+        self.took_s, self.cost_s, self.point = now_s - self._began_s, self._cost_s, self._round
         self._next_s = self._began_s + self.period_s
         return True

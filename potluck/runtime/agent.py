@@ -273,11 +273,11 @@ class Agent:
             for order in orders:
                 self._obey(order)
 
-    def _stored(self, held: Held, state: StageState) -> None:
+    def _stored(self, held: Held, state: StageState, cost_s: float) -> None:
         """A copy is whole. Kept and told as one, so that nobody is told of what was let go in between."""
         with self._lock:
             self._keeper.keep(held, state)
-            self._tell(Copied(held=held))
+            self._tell(Copied(held=held, cost_s=cost_s))
 
     def _obey(self, order: AgentOrder) -> None:
         about = order.message if isinstance(order, Tell) else None

@@ -335,7 +335,7 @@ class Coordinator:
 
     def _stored(self, device: str, message: Stored) -> None:
         now_s, copying = time.monotonic(), self.copying
-        if copying.stored(device, message.held, now_s):
+        if copying.stored(device, message.held, now_s, message.cost_s):
             at_s, took_s = now_s - self.s.started_s, copying.took_s or 0.0
             self.say(CopyRecord(round=message.held.round, seconds=took_s, period_s=copying.period_s, at_s=at_s))
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 
 from msgspec.structs import replace
 
@@ -15,22 +18,27 @@ from potluck.types import Held
 from potluck.wire.link import Link
 
 _AT_ONCE = 4  # of threads: giving, and taking from a few wards
+_LONG_ENOUGH_S = 1.0
+_CARRIED_S_PER_BYTE = 1.2e-9  # of CPU time, in the link's own threads
 
 
 class Copier:
     """Makes copies, and says so when each is whole. What a broken link interrupts is never kept."""
 
-    def __init__(self, keeper: Keeper, stored: Callable[[Held, StageState], None], timeout_s: float) -> None:
-        """`stored` is given every copy that is whole, from any thread."""
+    def __init__(self, keeper: Keeper, stored: Callable[[Held, StageState, float], None], timeout_s: float) -> None:
+        """`stored` is given every copy that is whole, and what this one has cost so far, from any thread."""
         self._keeper, self._stored, self._timeout_s = keeper, stored, timeout_s
         self._pool = ThreadPoolExecutor(max_workers=_AT_ONCE, thread_name_prefix="potluck-copies")
+        self._cost = _Cost()
 
     def copy(
         self, link: Link, held: Held, guardian: str | None, wards: Mapping[str, Held], bytes_s: float | None
     ) -> None:
         """Copies the state that is trained, now; each ward is about to send this copy of its own."""
-        state = copied(self._keeper.state(replace(held, live=True)))
-        self._stored(held, state)
+        self._cost.begin()
+        with self._cost.counted():
+            state = copied(self._keeper.state(replace(held, live=True)))
+        self._stored(held, state, self._cost.seconds)
         if guardian is not None:
             self._pool.submit(self._give, link, guardian, held, state, bytes_s, link.term)
         for ward, expected in wards.items():
@@ -38,17 +46,64 @@ class Copier:
 
     def _give(self, link: Link, guardian: str, held: Held, state: StageState, bytes_s: float | None, term: int) -> None:
         try:
-            send_state(link, guardian, held.round, state, self._timeout_s, held, fixed=True, bytes_s=bytes_s, term=term)
+            with self._cost.counted(state.nbytes):
+                send_state(
+                    link, guardian, held.round, state, self._timeout_s, held, fixed=True, bytes_s=bytes_s, term=term
+                )
         except LinkError:
             return  # the guardian never says that it has it
 
     def _take(self, link: Link, ward: str, held: Held, term: int) -> None:
         try:
-            state = receive_state(link, ward, held.round, self._timeout_s, held, term=term)
+            with self._cost.counted() as more:
+                state = receive_state(link, ward, held.round, self._timeout_s, held, term=term)
+                more(state.nbytes)
         except LinkError:
             return
-        self._stored(held, state)
+        self._stored(held, state, self._cost.seconds)
 
     def close(self) -> None:
         """Waits for nothing: threads end with their link."""
         self._pool.shutdown(wait=False, cancel_futures=True)
+
+
+class _Cost:
+    """What a copy takes of training: its CPU time, times the seconds that go by for each this process gets."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._copying_s = 0.0
+        self._stretch = 1.0
+        self._since: tuple[float, float] | None = None  # when the copy began, by the clock and in CPU time
+
+    def begin(self) -> None:
+        """A copy begins."""
+        with self._lock:
+            self._look()
+            self._copying_s, self._since = 0.0, (time.monotonic(), time.process_time())
+
+    @contextmanager
+    def counted(self, carried_bytes: int = 0) -> Iterator[Callable[[int], None]]:
+        """Counts what this thread does; who learns only then how much was carried tells what it is given."""
+        began_s = time.thread_time()
+        carried = [carried_bytes]
+        try:
+            yield carried.append
+        finally:
+            spent_s = time.thread_time() - began_s + sum(carried) * _CARRIED_S_PER_BYTE
+            with self._lock:
+                self._copying_s += spent_s
+
+    @property
+    def seconds(self) -> float:
+        """Of training, that the copy has taken so far."""
+        with self._lock:
+            self._look()
+            return self._copying_s * self._stretch
+
+    def _look(self) -> None:
+        """Training goes on since the copy began: long enough, that tells how much of the time is this device's."""
+        if self._since is not None:
+            passed_s, cpu_s = time.monotonic() - self._since[0], time.process_time() - self._since[1]
+            if passed_s > _LONG_ENOUGH_S and cpu_s > 0:
+                self._stretch = max(1.0, passed_s / cpu_s)

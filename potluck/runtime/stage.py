@@ -66,6 +66,11 @@ class StageState:
     buffers: dict[str, torch.Tensor]
     optimizer: dict[str, torch.Tensor] = field(default_factory=dict)
 
+    @property
+    def nbytes(self) -> int:
+        """Size of all tensors."""
+        return sum(t.nbytes for part in (self.parameters, self.buffers, self.optimizer) for t in part.values())
+
 
 class _Tap(torch.autograd.Function):
     """Identity on a received value that keeps its gradient as it comes.

@@ -77,7 +77,7 @@ def receive_state(
             raise LinkError(f"damaged state arrived from {peer} ({error}); the link is broken") from None
         if min(head.sizes, default=0) < 0 or sum(head.sizes) > _MOST_BYTES:
             raise LinkError(f"damaged state arrived from {peer} ({sum(head.sizes)} bytes); the link is broken")
-        buffers = [memoryview(bytearray(size)) for size in head.sizes]
+        buffers = [torch.empty(size, dtype=torch.uint8).numpy().data for size in head.sizes]
         rest = [buffer for buffer in buffers if len(buffer)]
         while rest:
             for piece in link.receive(peer, state_tag(round, held, number), timeout_s, term):
@@ -90,7 +90,7 @@ def receive_state(
             number += 1
         if _digest(buffers) != head.digest:
             raise LinkError(f"the state that arrived from {peer} is not what was sent; the link is broken")
-        tensors = unpack([heads, *buffers], torch.device("cpu"))
+        tensors = unpack([heads, *buffers], torch.device("cpu"), copy=False)  # memory of its own
         if len(tensors) != len(head.names):
             raise LinkError(f"damaged state arrived from {peer}; the link is broken")
         for (part, name), tensor in zip(head.names, tensors, strict=True):

@@ -131,6 +131,7 @@ class Stored(Message, frozen=True, kw_only=True, tag="stored"):
     """I keep a copy of this state."""
 
     held: Held
+    cost_s: float = 0.0  # of training here that this copy has taken so far; 0: not known
 
 
 class Leaving(Message, frozen=True, kw_only=True, tag="leaving"):

@@ -50,6 +50,24 @@ def test_the_time_between_copies_goes_with_the_root_of_what_one_costs() -> None:
     assert copying.due(112.1)
 
 
+@pytest.mark.parametrize(
+    ("cost_s", "took_s", "period_s"),
+    [
+        (0.03, 1.0, 6.0),  # the root of 2 x 0.03 x 600
+        (0.03, 9.0, 9.0),  # one at a time
+        (0.96, 1.0, 48.0),  # at most a fiftieth of a device
+    ],
+)
+def test_devices_say_what_a_copy_costs_them(cost_s: float, took_s: float, period_s: float) -> None:
+    copying = Copying(plan_of(("a",), ("b",)), term=1)
+    for round in (1, 2):
+        copying.ordered(round, 100.0)
+        for device, stage in (("a", 0), ("b", 1), ("b", 0), ("a", 1)):
+            mine_s = cost_s if (device, round) == ("b", 2) else 7.0 * (2 - round)  # the first was dearer, once
+            copying.stored(device, Held(term=1, stage=stage, round=round), 100.0 + took_s, mine_s)
+    assert copying.period_s == pytest.approx(period_s)
+
+
 def test_a_copy_takes_a_tenth_of_a_link() -> None:
     profile = a_profile(1, a_model(1, 3), [1.0, 0.5], bandwidth=1e7)
     assert copy_rates(profile)["d0", "d1"] == pytest.approx(1e6)
