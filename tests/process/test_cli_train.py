@@ -91,6 +91,7 @@ def test_a_demo_that_was_stopped_goes_on_with_the_command_it_prints(potluck):
     assert (resumed["reason"], resumed["rounds"], resumed["evaluated_after"]) == ("finished", 150, 150)
 
 
+@pytest.mark.full
 def test_a_second_ctrl_c_stops_at_once(potluck):
     process = potluck.start("train", potluck.job(rounds=100_000), "--local", "1,0.1", "--run-dir", "run")
     wait_for_line(process, "round ")
@@ -138,6 +139,7 @@ def test_a_device_joins_from_elsewhere_by_the_line_that_train_prints(potluck):
     assert json.loads(out.splitlines()[-1])["rounds"] == 20
 
 
+@pytest.mark.full
 def test_a_name_that_is_taken_is_refused_with_the_way_out(potluck):
     train = potluck.start("train", potluck.job(rounds=20), "--local", "desk=1", "--devices", "1", "--json")
     arguments = wait_for_line(train, "on each other device run:")[-1].partition("potluck ")[2].split()

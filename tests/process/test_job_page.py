@@ -25,6 +25,7 @@ def test_every_record_is_named():
     assert [kind.__name__ for kind in Record.__args__ if f"`{kind.__name__}`" not in PAGE] == []
 
 
+@pytest.mark.full
 def test_the_snippets_run_and_every_job_can_be_traced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     script = tmp_path / "page.py"
     script.write_text("\n".join(SNIPPETS))

@@ -131,7 +131,8 @@ def test_ddp_computes_the_update_of_a_plain_loop(tmp_path, expected):
             _same(held, expected)
 
 
-@pytest.mark.parametrize("schedule", ["1f1b", pytest.param("gpipe", marks=pytest.mark.full)])
+@pytest.mark.full
+@pytest.mark.parametrize("schedule", ["1f1b", "gpipe"])
 def test_pipelining_computes_the_update_of_a_plain_loop(tmp_path, expected, schedule):
     with Ranks(tmp_path, 2, 2, "pipelining", *ONE_LOOP, "--schedule", schedule, "--micro-batches", "4") as ranks:
         _check(ranks.outcomes(), 2)

@@ -50,6 +50,7 @@ def job(width: int = 256) -> potluck.Job:
     )
 
 
+@pytest.mark.full
 def test_two_devices_measure_at_once_keep_it_and_train_afterwards(tmp_path):
     prepared = prepare_job(job())
     devices = (DeviceSpec(name="fast"), DeviceSpec(name="slow", speed=0.2))
