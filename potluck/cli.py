@@ -30,6 +30,19 @@ _MEASURING = (
 )
 _FRESH = click.option("--fresh", is_flag=True, default=None, help="Measure everything, whatever is kept from before.")
 _PLAN_SECONDS = click.option("--plan-seconds", metavar="TIME", help="How long to look for a plan.  [default: 2s]")
+_DATA = click.option(
+    "--data", multiple=True, metavar="NAME=PATH", callback=lambda context, option, given: given or None,
+    help="A data set of this device's own, which never leaves it (docs/parameter-server.md).",
+)  # fmt: skip
+_SYNC = (
+    click.option(
+        "--sync", metavar="POLICY", help="Devices train on their own data: ours, adsp, adacomm, local, ssp, asp, bsp."
+    ),
+    click.option(
+        "--data", multiple=True, metavar="NAME=PATH", callback=lambda context, option, given: given or None,
+        help="With --sync: what local devices own; {device} in it is a device's name.",
+    ),
+)  # fmt: skip
 _TRIES = click.option(
     "--tries", metavar="N", help="Try so many plans for a few rounds each, and keep the fastest.  [default: 0]"
 )
@@ -115,6 +128,7 @@ def demo(devices: str, run_dir: Path | None, json: bool | None) -> int:
 @click.option(
     "--chaos", metavar="SCRIPT", help="Rehearse losses: a TOML file says what befalls whom (docs/survival.md)."
 )
+@_options(*_SYNC)
 @click.option("--run-dir", metavar="DIR", help="Where the run is kept.  [default: runs/<time>]")
 @click.option("--resume", is_flag=True, help="Go on with the run in --run-dir, or with the newest one in runs/.")
 @click.option("--detach", is_flag=True, help="Train on when this terminal is closed; see status, attach and stop.")
@@ -132,6 +146,7 @@ def train(job: str, resume: bool, detach: bool, config: Path | None, **flags: An
     Examples:
       potluck train examples/digits_cnn.py --local 1,0.5,0.25 --bandwidth 100Mbit
       potluck train job.py --listen 192.168.1.5:7117 --devices 2 --plain-network 192.168.1.0/24
+      potluck train job.py --sync ours --local a=1,b=0.5 --data digits=shards/{device}.npz
       potluck train job.py --resume
       potluck train job.py --detach
     """
@@ -257,6 +272,7 @@ def simulate(job: str, config: Path | None, **flags: Any) -> int:
 @click.option("--memory", metavar="SIZE", help="Most memory to use: 512MB.  [default: no limit]")
 @click.option("--hold", metavar="TIME", help="How long to wait for a coordinator that is gone.  [default: 5min]")
 @click.option("--chaos", is_flag=True, default=None, help="Misbehave when a rehearsal (train --chaos) says so.")
+@_DATA
 @_PLAIN
 @_CONFIG
 def join(address: str, config: Path | None, **flags: Any) -> int:

@@ -85,6 +85,11 @@ def _sizes(value: object) -> tuple[int, ...]:
     return tuple(units.size_bytes(item.strip()) for item in _texts(value).split(","))
 
 
+def _named_paths(value: object) -> tuple[str, ...]:
+    """NAME=PATH, several in a list."""
+    return tuple(_text(item) for item in value) if isinstance(value, list | tuple) else (_text(value),)
+
+
 def _one_speed(value: object) -> float:
     found = units.speeds(_text(value))
     if len(found) > 1:
@@ -128,6 +133,8 @@ class TrainSettings(Settings):
     plan_seconds: float = 2.0
     tries: int = 0
     chaos: Path | None = None
+    sync: str | None = None
+    data: tuple[str, ...] = ()  # NAME=PATH
     json: bool = False
 
     TABLE: ClassVar[str] = "train"
@@ -149,10 +156,20 @@ class TrainSettings(Settings):
         "plan_seconds": lambda value: units.duration_s(_text(value)),
         "tries": _whole(0),
         "chaos": _path,
+        "sync": _text,
+        "data": _named_paths,
         "json": _truth,
     }
 
     def __post_init__(self) -> None:
+        if self.data and self.sync is None:
+            raise InputError("--data names data that stays on a device; that needs --sync, like --sync ours")
+        if self.sync is not None and self.carrier != "zmq":
+            raise InputError("--sync: only zmq carries pushes; leave out --carrier")
+        if self.sync is not None and (self.plan is not None or self.tries):
+            raise InputError("--sync: every device trains the whole model; leave out --plan and --tries")
+        if self.sync is not None and self.chaos is not None:
+            raise InputError("--sync and --chaos do not go together yet; leave one of them out")
         if self.no_local and self.local is not None:
             raise InputError("--no-local and --local contradict each other; give one of them")
         if self.no_local and not self.devices:
@@ -177,7 +194,7 @@ class ProfileSettings(TrainSettings):
         **{
             k: reader
             for k, reader in TrainSettings.READERS.items()
-            if k not in ("plan", "run_dir", "plan_seconds", "tries", "chaos")
+            if k not in ("plan", "run_dir", "plan_seconds", "tries", "chaos", "sync", "data")
         },
         "save": _path,
         "load": _path,
@@ -227,6 +244,7 @@ class JoinSettings(Settings):
     memory: int = 0  # bytes; 0: not limited
     hold: float = 300.0  # seconds
     chaos: bool = False
+    data: tuple[str, ...] = ()  # NAME=PATH
     plain_network: IPv4Network | None = None
 
     TABLE: ClassVar[str] = "join"
@@ -238,6 +256,7 @@ class JoinSettings(Settings):
         "memory": lambda value: units.size_bytes(_text(value)),
         "hold": lambda value: units.duration_s(_text(value)),
         "chaos": _truth,
+        "data": _named_paths,
         "plain_network": lambda value: plain_network(_text(value)),
     }
 

@@ -54,7 +54,8 @@ class Job:
     model: Callable[[], nn.Module] | nn.Module | list[nn.Module]  # a list is run one after another: cut by hand
     loss: Callable[..., torch.Tensor]  # (outputs, labels) → mean over the samples, a scalar
     optimizer: Optimizer
-    data: Samples | tuple[Any, ...]  # map-style data set, or tensors/arrays of equal length of which the last is labels
+    # Map-style data set, tensors/arrays of equal length of which the last is labels, or the name of what devices own.
+    data: Samples | tuple[Any, ...] | str
     eval_data: Samples | tuple[Any, ...] | None = None
     batch_size: int  # samples of a round
     micro_batch_size: int | None = None  # a divisor of batch_size; None: see `choose_micro_batch`
@@ -81,7 +82,10 @@ class Job:
         _check_model(self.model)
         _check_callables(self)
         _check_optimizer(self.optimizer)
-        _check_data("data", self.data)
+        if isinstance(self.data, str):
+            _check_name(self.data, self.eval_data)
+        else:
+            _check_data("data", self.data)
         if self.eval_data is not None:
             _check_data("eval_data", self.eval_data)
         _check_sizes(self)
@@ -95,8 +99,8 @@ class Job:
 
     @property
     def sample_count(self) -> int:
-        """Samples of the training data."""
-        return count(self.data)
+        """Samples of the training data; 0 where devices own it."""
+        return 0 if isinstance(self.data, str) else count(self.data)
 
     @property
     def best_metric(self) -> tuple[str, bool]:
@@ -260,6 +264,16 @@ def _check_data(name: str, data: object) -> None:
         raise InputError(f"job: {name} is empty; give at least one sample")
 
 
+def _check_name(name: str, eval_data: object) -> None:
+    if not name.isidentifier():
+        raise InputError(f"job: data {name!r} is no name of a data set; give one like 'digits', as in join --data")
+    if eval_data is None:
+        raise InputError(
+            f"job: data {name!r} is on the devices, and eval_data is not given; "
+            "give a few samples, with which the model is traced"
+        )
+
+
 def _check_arrays(name: str, data: tuple[Any, ...]) -> None:
     wrong = [d for d in data if not hasattr(d, "shape") or not hasattr(d, "dtype")]
     if wrong or len(data) < 2:
@@ -279,7 +293,7 @@ def _check_sizes(job: Job) -> None:
         value = getattr(job, name)
         if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
             raise InputError(f"job: {name} {value!r}; give a whole number, at least 1")
-    if job.batch_size > job.sample_count:
+    if not isinstance(job.data, str) and job.batch_size > job.sample_count:
         raise InputError(
             f"job: batch_size {job.batch_size} with {job.sample_count} samples; give at most {job.sample_count}"
         )

@@ -283,6 +283,18 @@ class Profile(Value, frozen=True, kw_only=True):
         raise InputError(f"profile: no device {name!r}; it has {', '.join(d.device.name for d in self.devices)}")
 
 
+class Pace(Value, frozen=True):
+    """When a worker pushes next: so many steps, or so much time, after its last push, whichever is first."""
+
+    reason: str
+    steps: int | None = None
+    seconds: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.steps is None and self.seconds is None:
+            raise InputError("a pace: neither steps nor seconds; give one of them")
+
+
 class RoundRecord(Value, frozen=True, kw_only=True, tag="round"):
     """One committed round."""
 

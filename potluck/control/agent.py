@@ -39,6 +39,7 @@ from potluck.control.agent_words import (
     Tell,
     Train,
     TrainState,
+    Works,
 )
 from potluck.plan.schedule import stage_of
 from potluck.types import Held, Value
@@ -82,6 +83,7 @@ class AgentState(Value, frozen=True, kw_only=True):
     answer: int | None = None  # a term that was given up: to be answered when nothing is under way
     stop: Stop | None = None
     sought: bool = False  # the coordinator is looked for
+    works: bool = False  # for a parameter server: what was pushed last may have to be pushed again
 
     @property
     def term(self) -> int:
@@ -119,6 +121,8 @@ def agent_transition(state: AgentState, event: AgentEvent) -> Step:
             return (over, [Leave(reason=words, in_order=False, keep=True)]) if state.sought else (state, [])
         case Copied():
             return _copied(state, event)
+        case Works():
+            return replace(state, works=True, sought=False), []
         case Reports():
             return _reports(state, event)
         case _:
@@ -251,7 +255,7 @@ def _abandon(state: AgentState, event: Abandon) -> Step:
 
 def _coordinator_gone(state: AgentState, event: CoordinatorGone) -> Step:
     """Whoever holds nothing has nothing to wait for."""
-    if not state.patient or not state.inventory:
+    if not state.patient or not (state.inventory or state.works):
         words = "; nothing is held here: join again when it is back" if state.patient else ""
         return _stop(state, Stop(reason=f"the coordinator is gone ({event.why}){words}"))
     state = replace(state, phase="halted", begun=(), sought=True, answer=None)

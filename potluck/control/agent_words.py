@@ -74,6 +74,10 @@ class Copied(Value, frozen=True, kw_only=True, tag="copied"):
     cost_s: float = 0.0  # of training that copying has taken here since the copy began; 0: not known
 
 
+class Works(Value, frozen=True, kw_only=True, tag="works"):
+    """A parameter server has let this device in."""
+
+
 class CoordinatorGone(Value, frozen=True, kw_only=True, tag="coordinator_gone"):
     """The connection to the coordinator is over."""
 
@@ -86,7 +90,7 @@ class HeldLongEnough(Value, frozen=True, kw_only=True, tag="held_long_enough"):
 
 AgentEvent = (
     Prepare | Begin | Evaluate | Verdict | Abandon | Stop | Survey | Assembled | Reports | Applied | Reported | Refused
-    | Evaluated | Surveyed | GaveUp | Copied | CoordinatorGone | HeldLongEnough
+    | Evaluated | Surveyed | GaveUp | Copied | Works | CoordinatorGone | HeldLongEnough
 )  # fmt: skip
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import zipfile
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -78,6 +78,16 @@ class LocalData:
 
     def _wrong(self, what: str, fix: str) -> InputError:
         return InputError(f"data {self.name}: {self.path} {what}; {fix}")
+
+
+def read_all(texts: Iterable[str]) -> list[LocalData]:
+    """The data sets of several NAME=PATH."""
+    found = [read_local(text) for text in texts]
+    names = [data.name for data in found]
+    for name in names:
+        if names.count(name) > 1:
+            raise InputError(f"--data {name}: given twice; give each data set its own name")
+    return found
 
 
 def read_local(text: str) -> LocalData:

@@ -12,10 +12,13 @@ from potluck.metrics.records import (
     CopyRecord,
     EvaluationRecord,
     IncidentRecord,
+    PaceRecord,
     PlanAdopted,
+    PushRecord,
     Record,
     RunEnded,
     RunStarted,
+    SyncAdopted,
 )
 from potluck.types import RoundRecord
 from potluck.units import duration_text, size_text
@@ -86,6 +89,13 @@ class RunView:
                 self.loss, self.learning_rate = record.loss, record.learning_rate
                 self.losses.append(record.loss)
                 self._recent.append((now_s, record.samples))
+            case SyncAdopted():
+                self.plan_reason = f"{record.policy}: {record.reason}"
+                self.lanes = {device: Lane(f"{count} samples of its own") for device, count in record.samples.items()}
+            case PushRecord():
+                self._push(record, now_s)
+            case PaceRecord():
+                self.plan_reason = record.reason
             case EvaluationRecord():
                 self.evaluation = record
             case IncidentRecord():
@@ -97,6 +107,17 @@ class RunView:
                 self.copy = f"of round {record.round} on a second device, after {duration_text(record.seconds)}{again}"
             case RunEnded():
                 self.ended = True
+
+    def _push(self, record: PushRecord, now_s: float) -> None:
+        self.done, self.epoch = record.round, record.epoch
+        if record.loss is not None:
+            self.loss = record.loss
+            self.losses.append(record.loss)
+        self._recent.append((now_s, record.samples))
+        lane = self.lanes.setdefault(record.device, Lane(""))
+        lane.where = f"push {record.version} · {record.steps} steps · {record.reason}"
+        if record.skipped:
+            self.messages.append(f"round {record.round}: {record.skipped}; it was left out")
 
     def see_lanes(self, busy: dict[str, float]) -> None:
         """Takes in which part of the last round each device computed."""

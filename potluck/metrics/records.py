@@ -93,6 +93,40 @@ class CopyRecord(Value, frozen=True, kw_only=True, tag="copy"):
     at_s: float
 
 
+class SyncAdopted(Value, frozen=True, kw_only=True, tag="sync_adopted"):
+    """Devices train on data of their own around a parameter server; how often they push is decided by this policy."""
+
+    round: int
+    policy: str
+    samples: dict[str, int]  # of each device that begins
+    reason: str
+    at_s: float
+
+
+class PushRecord(Value, frozen=True, kw_only=True, tag="push"):
+    """A device's difference was applied to the weights, or left out and why."""
+
+    version: int  # of the weights with it
+    device: str
+    round: int  # batches that all devices together have trained, so far
+    epoch: int
+    steps: int
+    samples: int
+    loss: float | None
+    skipped: str
+    reason: str  # why the device pushes when it does, or may go on when it does
+    at_s: float
+
+
+class PaceRecord(Value, frozen=True, kw_only=True, tag="pace"):
+    """The policy decided how often devices push, and why."""
+
+    round: int
+    loss: float  # that it was told
+    reason: str
+    at_s: float
+
+
 class RunEnded(Value, frozen=True, kw_only=True, tag="run_ended"):
     """Training is over."""
 
@@ -104,7 +138,8 @@ class RunEnded(Value, frozen=True, kw_only=True, tag="run_ended"):
 
 
 Happened = EvaluationRecord | IncidentRecord | CheckpointRecord | CopyRecord
-Record = RunStarted | PlanAdopted | RoundRecord | Happened | RunEnded
+Pushing = SyncAdopted | PushRecord | PaceRecord
+Record = RunStarted | PlanAdopted | RoundRecord | Happened | Pushing | RunEnded
 
 
 def encode(record: Record) -> bytes:

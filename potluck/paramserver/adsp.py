@@ -14,7 +14,8 @@ from dataclasses import dataclass, field
 
 from potluck.paramserver.curve import Reward, reward
 from potluck.paramserver.policy import Policy
-from potluck.paramserver.words import Answer, Pace, Report
+from potluck.paramserver.words import Answer, Report
+from potluck.types import Pace
 
 _GOAL = 0.9  # of the loss at the beginning of a search: what the rewards of different rates are compared by
 _JUMP = 1.3  # by which the loss rises before the rate is searched anew

@@ -6,7 +6,7 @@ import enum
 import math
 
 from potluck.paramserver.book import MOST_KEPT, Push
-from potluck.paramserver.words import Pace
+from potluck.types import Pace
 
 
 class Next(enum.Enum):
@@ -33,6 +33,21 @@ class Client:
 
     def _begin(self) -> None:
         self._steps, self._samples, self._loss = 0, 0, 0.0
+
+    @property
+    def incarnation(self) -> int:
+        """Who it is for the server."""
+        return self._incarnation
+
+    @property
+    def under_way(self) -> Push | None:
+        """The push that has no answer yet."""
+        return self.kept[-1] if self._under_way_s is not None and self.kept else None
+
+    @property
+    def has_news(self) -> bool:
+        """Whether it trained since its last push, and may push that now."""
+        return bool(self._steps) and self._under_way_s is None and len(self.kept) < MOST_KEPT
 
     @property
     def stands_still(self) -> bool:

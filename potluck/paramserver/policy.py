@@ -11,7 +11,8 @@ import math
 from collections import Counter
 from dataclasses import dataclass
 
-from potluck.paramserver.words import Answer, Pace, Report
+from potluck.paramserver.words import Answer, Report
+from potluck.types import Pace
 
 
 @dataclass

@@ -75,6 +75,11 @@ def entries(path: Path) -> list[Entry]:
     return [line.entry for line in _whole(path) if isinstance(line, Pushed)]
 
 
+def workers_of(folder: Path) -> tuple[str, ...]:
+    """Who took part in a run."""
+    return tuple(sorted({line.worker for line in _whole(folder / PUSHES) if isinstance(line, Entered)}))
+
+
 def page_of(lines: list[Line]) -> Page:
     """What a server that has seen these lines knows."""
     seen: dict[str, Seen] = {}

@@ -21,7 +21,8 @@ from potluck.paramserver.flat import Flat
 from potluck.paramserver.harm import Norms
 from potluck.paramserver.policy import Policy
 from potluck.paramserver.push_log import PUSHES, Entered, Pushed, PushLog
-from potluck.paramserver.words import Answer, Pace, Report
+from potluck.paramserver.words import Answer, Report
+from potluck.types import Pace
 
 Save = Callable[[int, Mapping[str, torch.Tensor]], None]  # a version and its weights; returns when they are on disk
 
@@ -102,6 +103,12 @@ class ParameterServer:
         """The newest."""
         with self._lock:
             return self._newest()
+
+    @property
+    def workers(self) -> tuple[str, ...]:
+        """Who counts as here."""
+        with self._lock:
+            return tuple(self._policy.workers)
 
     @property
     def lags(self) -> bool:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from potluck.types import Pace
+
 
 @dataclass(frozen=True)
 class Report:
@@ -16,19 +18,6 @@ class Report:
     loss: float  # mean over these steps
     staleness: int  # pushes of anybody applied since the weights that it started from
     overhead_s: float  # its last push and pull, from beginning to end
-
-
-@dataclass(frozen=True)
-class Pace:
-    """When a worker pushes next: so many steps, or so much time, after its last push, whichever is first."""
-
-    reason: str
-    steps: int | None = None
-    seconds: float | None = None
-
-    def __post_init__(self) -> None:
-        if self.steps is None and self.seconds is None:
-            raise ValueError("a pace needs steps or seconds")
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ import signal
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import torch
 from msgspec.structs import replace
@@ -44,7 +44,9 @@ from potluck.control.agent_words import (
     Tell,
     Train,
     TrainState,
+    Works,
 )
+from potluck.datasets.local import LocalData
 from potluck.errors import OUT_OF_MEMORY, Cancelled, DeviceError, LinkError, PotluckError
 from potluck.model.program import ProgramPair, decode
 from potluck.plan.schedule import stage_of
@@ -58,6 +60,7 @@ from potluck.runtime.holding import Client, found_again, write_held
 from potluck.runtime.keeper import Keeper, subset
 from potluck.runtime.measuring import Surveyor
 from potluck.runtime.misbehaviour import misbehave
+from potluck.runtime.own_work import OwnWork
 from potluck.runtime.stage import StageState
 from potluck.runtime.state_transfer import send_state
 from potluck.runtime.throttle import Throttle
@@ -72,18 +75,22 @@ from potluck.wire.messages import (
     PROTOCOL,
     Begin,
     Committed,
+    Durable,
     Evaluate,
     Failed,
     FromCoordinator,
     Hello,
     Leaving,
     Linked,
+    Load,
     Misbehave,
     Prepare,
     Ready,
+    Repace,
     Stop,
     Verdict,
     Welcome,
+    Work,
 )
 
 _JOIN_TIMEOUT_S = 20.0
@@ -91,18 +98,19 @@ _JOIN_TIMEOUT_S = 20.0
 
 def run_agent(
     address: str, spec: DeviceSpec, bind: str, say: Callable[[str], None] = lambda text: None, hold_s: float = 0.0,
-    chaos: bool = False, failpoint: Callable[[str], None] = lambda order: None,
+    chaos: bool = False, failpoint: Callable[[str], None] = lambda order: None, data: Sequence[LocalData] = (),
 ) -> int:  # fmt: skip
     """Serves one run as a device and says how it goes; returns the exit code.
 
     When the coordinator is gone, what the device holds is kept for `hold_s` seconds in case it comes back. With `chaos`
     it misbehaves when it is told to. Tests give a `failpoint`: it is told every order's name before it is obeyed.
+    `data` are the data sets of its owner, which never leave it.
     """
     sys.setswitchinterval(0.001)  # let the link's thread in quickly while this one computes
     device = settle(spec)
     warm_up(device)
     client: Client = ControlClient(address, FromCoordinator, timeout_s=_JOIN_TIMEOUT_S)
-    agent = Agent(client, spec, device, bind, say, hold_s, chaos, failpoint)
+    agent = Agent(client, spec, device, bind, say, hold_s, chaos, failpoint, data)
     try:
         with _leaves_when_asked(agent, say):
             return agent.serve()
@@ -143,13 +151,14 @@ class Agent:
     def __init__(
         self, client: Client, spec: DeviceSpec, device: torch.device, bind: str, say: Callable[[str], None],
         hold_s: float = 0.0, chaos: bool = False, failpoint: Callable[[str], None] = lambda order: None,
+        data: Sequence[LocalData] = (),
     ) -> None:  # fmt: skip
         self._client, self._spec, self._device, self._bind, self._say = client, spec, device, bind, say
         self._hold_s, self._chaos, self._failpoint = hold_s, chaos, failpoint
         self._throttle = Throttle(spec.speed)
         self._lock = threading.RLock()
         self._state = AgentState(me=spec.name, patient=hold_s > 0)
-        self._work: queue.Queue[AgentOrder | Welcome] = queue.Queue()
+        self._work: queue.Queue[AgentOrder | Welcome | Load | Work] = queue.Queue()
         self._verdicts: queue.Queue[Verdict | None] = queue.Queue()
         self._link: Link | None = None
         self._timeout_s = 120.0
@@ -160,6 +169,8 @@ class Agent:
         self._keeper = Keeper(lambda: self._state.live)
         self._copier = Copier(self._keeper, self._stored, self._timeout_s)
         self._surveyor = Surveyor(client, spec, device)
+        self._own = OwnWork(spec.name, {one.name: one for one in data}, bind, self._throttle, self._fetch)
+        self._welcome: Welcome | None = None
         self._closed = False
 
     def serve(self) -> int:
@@ -194,7 +205,8 @@ class Agent:
         return Hello(
             protocol=PROTOCOL, version=__version__, torch_version=str(torch.__version__), device=self._spec,
             host=host_words(self._spec.kind), proof=os.environ.get(PROOF_VARIABLE, ""),
-            holds=force.run if force is not None and self._state.inventory else "", chaos=self._chaos,
+            holds=self._own.run or (force.run if force is not None and self._state.inventory else ""),
+            chaos=self._chaos, data=self._own.names, incarnation=self._own.incarnation,
         )  # fmt: skip
 
     def leave(self) -> None:
@@ -204,13 +216,14 @@ class Agent:
         """
         if self._state.sought:
             self._tell(HeldLongEnough())
-        else:
+        elif not self._own.leave(lambda: self._client.send(Leaving())):
             self._client.send(Leaving())
 
     def close(self) -> None:
         """Ends everything that runs in the background."""
         self._closed = True
         self._copier.close()
+        self._own.close()
         if self._link is not None:
             self._link.close()
         self._client.close()
@@ -237,8 +250,10 @@ class Agent:
                 self._tell(CoordinatorGone(why=event.why))
                 if not self._state.sought or not self._sought():
                     return
-            elif isinstance(event.message, Welcome):
+            elif isinstance(event.message, Welcome | Load | Work):
                 self._work.put(event.message)
+            elif isinstance(event.message, Repace | Durable):
+                self._own.hear(event.message)
             elif isinstance(event.message, Misbehave):
                 if self._chaos:
                     self._say(f"told to {event.message.do}, for a rehearsal")
@@ -303,10 +318,14 @@ class Agent:
 
     # --- in the working thread
 
-    def _do(self, order: AgentOrder | Welcome) -> None:
+    def _do(self, order: AgentOrder | Welcome | Load | Work) -> None:
         match order:
             case Welcome():
                 self._enter(order)
+            case Load():
+                self._client.send(self._own.load(order, self._timeout_s))
+            case Work():
+                self._train_own(order)
             case Assemble():
                 self._unless_interrupted(lambda: self._assemble(order.prepare))
             case Train():
@@ -321,13 +340,30 @@ class Agent:
                 self._survey(order.survey)
 
     def _enter(self, welcome: Welcome) -> None:
-        self._timeout_s = welcome.timeout_s
+        self._timeout_s, self._welcome = welcome.timeout_s, welcome
         if self._link is not None:  # of before: another coordinator may count its terms from 1 again
             self._link.close()
         self._link = open_link(welcome.carrier, self._spec.name, self._bind, welcome.bandwidth_bytes_s)
         self._surveyor.welcomed(self._link, welcome)
         self._client.send(Linked(address=self._link.address))
         self._say(f"{self._spec.name} joined {self._client.address}")
+
+    def _train_own(self, order: Work) -> None:
+        """Trains for a parameter server until something else is to be done.
+
+        If the server cannot be reached, the control channel is about to say why.
+        """
+        if self._welcome is None:
+            raise DeviceError("told to train before the welcome; join again")
+        self._tell(Works())
+        self._client.send(self._own.meet(order, self._welcome))
+        try:
+            self._own.work(order, lambda: not self._work.empty())
+        except LinkError as error:
+            self._say(str(error))
+
+    def _fetch(self, digest: str, timeout_s: float) -> bytes:
+        return self._client.fetch(digest, timeout_s)
 
     def _unless_interrupted(self, work: Callable[[], None]) -> None:
         """Does something that needs others; if one does not answer, says so and waits for the next plan."""
@@ -420,7 +456,10 @@ class Agent:
     def _write_down(self) -> None:
         """What is held, as files, as nobody will ask for it any more."""
         try:
-            folder = write_held(self._spec.name, self._state.inventory, self._keeper.state)
+            states = [(held, self._keeper.state(held)) for held in self._state.inventory]
+            if weights := self._own.tensors():
+                states.append((Held(term=0, stage=0, round=0, live=True), StageState(weights, {})))
+            folder = write_held(self._spec.name, states)
         except OSError as error:
             self._say(f"what {self._spec.name} held cannot be written here ({error.strerror}) and is gone")
         else:

@@ -80,7 +80,7 @@ class Evaluator:
     def __init__(self, session: Session, receive: Callable[[str, Tag], list[memoryview]]) -> None:
         self.s = session
         self._program = session.layout.programs.eval
-        self._axes = [_sample_axis(self._program, index) for index in range(len(self._program.outputs))]
+        self._axes = [sample_axis(self._program, index) for index in range(len(self._program.outputs))]
         self._loader = evaluation_loader(session.job)
         self._number = 0
         self._receive = receive
@@ -137,7 +137,7 @@ class Evaluator:
             start += size
 
 
-def _sample_axis(program: Program, index: int) -> int:
+def sample_axis(program: Program, index: int) -> int:
     """The axis along which an output holds its samples."""
     axis = program.values[program.outputs[index]].batch_axis
     if axis is None:

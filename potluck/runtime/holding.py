@@ -53,12 +53,11 @@ def _let_in(client: Client, hello: Hello) -> bool:
     return True
 
 
-def write_held(name: str, inventory: Iterable[Held], state_of: Callable[[Held], StageState]) -> Path:
+def write_held(name: str, states: Iterable[tuple[Held, StageState]]) -> Path:
     """Writes every state that is held as a file of its own, with its digest; returns the folder."""
     folder = Path(f"held-by-{name}-{time.strftime('%Y%m%d-%H%M%S')}")
     folder.mkdir(parents=True)
-    for held in inventory:
-        state = state_of(held)
+    for held, state in states:
         data = encode(take(held.round, {**state.parameters, **state.buffers}, state.optimizer))
         path = folder / f"round-{held.round}-stage-{held.stage}{'' if held.live else '-copy'}.safetensors"
         path.write_bytes(data)

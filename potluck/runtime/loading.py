@@ -176,7 +176,7 @@ class Loader:
 
 def training_loader(job: Job, *, ahead: int = 2) -> Loader:
     """A loader over the job's training data, in its deterministic order."""
-    return Loader(_maker(job, job.data), training_order(job), ahead=ahead)
+    return Loader(_maker(job, _at_hand(job)), training_order(job), ahead=ahead)
 
 
 def training_order(job: Job) -> SampleOrder:
@@ -187,9 +187,14 @@ def training_order(job: Job) -> SampleOrder:
 
 
 def first_samples(job: Job, count: int) -> Batch:
-    """The first samples of training, as many as asked for if there are, whatever the batch size."""
+    """The first samples of training, as many as asked for if there are, whatever the batch size.
+
+    Where devices own the training data, those of the evaluation.
+    """
+    if isinstance(job.data, str):
+        return first_evaluation_samples(job, count)
     order = SampleOrder(seed=job.seed, count=job.sample_count, batch_size=min(count, job.sample_count), rounds=1)
-    return _maker(job, job.data).make(order.round(0))
+    return _maker(job, _at_hand(job)).make(order.round(0))
 
 
 def evaluation_loader(job: Job, *, ahead: int = 2) -> Loader:
@@ -217,6 +222,18 @@ def spread_evaluation_samples(job: Job, count_wanted: int) -> Batch:
     wanted = min(count_wanted, held)
     ids = tuple(i * held // wanted for i in range(wanted))
     return _maker(job, job.eval_data).make(RoundSamples(0, 0, ids))
+
+
+def share(job: Job, part: int, parts: int) -> dict[str, torch.Tensor]:
+    """Every so-manieth sample of the training data, for a device that has none of its own."""
+    ids = tuple(range(part, job.sample_count, parts))
+    return _maker(job, _at_hand(job)).make(RoundSamples(0, 0, ids)).feeds
+
+
+def _at_hand(job: Job) -> Samples | tuple[Any, ...]:
+    if isinstance(job.data, str):
+        raise InputError(f"job: data {job.data!r} is on the devices; train with --sync, where it stays there")
+    return job.data
 
 
 def _maker(job: Job, data: Samples | tuple[Any, ...]) -> SampleMaker:

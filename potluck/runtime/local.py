@@ -22,7 +22,8 @@ _LAST_BYTES = 64 * 1024  # of a log, in which its last line is
 class LocalAgents:
     """Agent processes of this machine; a context that never leaves one behind."""
 
-    def __init__(self, devices: Sequence[DeviceSpec], address: str) -> None:
+    def __init__(self, devices: Sequence[DeviceSpec], address: str, data: Sequence[str] = ()) -> None:
+        """`data` are NAME=PATH of data sets that each owns; {device} in them stands for its name."""
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
         # In the environment, which other users cannot read, and not in the arguments, which they can.
         self.proofs = {spec.name: secrets.token_hex(16) for spec in devices}
@@ -40,6 +41,8 @@ class LocalAgents:
                     "--threads",
                     str(spec.threads),
                 ]
+                for named in data:
+                    command += ["--data", named.replace("{device}", spec.name)]
                 environment["OMP_NUM_THREADS"] = environment["MKL_NUM_THREADS"] = str(spec.threads)
                 environment[PROOF_VARIABLE] = self.proofs[spec.name]
                 self.processes[spec.name] = subprocess.Popen(

@@ -45,14 +45,18 @@ class LocalTrainer:
         order = epoch_order(self._seed, epoch, self._count)[place * self._batch : (place + 1) * self._batch]
         return {name: tensor.index_select(0, torch.from_numpy(order)) for name, tensor in self._data.items()}
 
-    def step(self) -> tuple[int, float]:
+    def step(self, lr_scale: float = 1.0) -> tuple[int, float]:
         """Trains on the next samples; returns how many, and their loss."""
         feeds = self.feeds(self._steps)
-        judgement = self._run.round(self._steps, [(feeds, torch.ones(self._batch))])
+        judgement = self._run.round(self._steps, [(feeds, torch.ones(self._batch))], lr_scale)
         if judgement.kind != "commit":
             raise DeviceError(f"step {self._steps}: loss or gradients are not finite; look at the data, lower the rate")
         self._steps += 1
         return self._batch, judgement.loss
+
+    def tensors(self) -> dict[str, torch.Tensor]:
+        """Weights and buffers by name, as they are."""
+        return self._tensors()
 
     def vector(self) -> torch.Tensor:
         """The weights as they are."""

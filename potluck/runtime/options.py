@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from potluck.control.chaos import Fault
+from potluck.paramserver.policies import Choice
 from potluck.runtime.session import Watcher
 from potluck.types import Plan
 
@@ -28,6 +29,8 @@ class Options:
     plan_s: float = 2.0  # seconds to look for a plan
     tries: int = 0  # plans that are tried for a few rounds before the fastest is taken; 0: none
     first_copy_s: float = 10.0  # training before states are first copied, for when a device is lost
+    sync: Choice | None = None  # devices train on data of their own around a parameter server, by this policy
+    data: Sequence[str] = ()  # NAME=PATH of the local devices' own data; {device} stands for a device's name
     chaos: Sequence[Fault] = ()  # a rehearsal: what befalls whom
     watchers: Sequence[Watcher] = ()
     progress: Callable[[str], None] = field(default=lambda text: None)

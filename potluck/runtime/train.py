@@ -9,6 +9,7 @@ from pathlib import Path
 from potluck.errors import InputError
 from potluck.job import Job
 from potluck.metrics.records import RECORDS, has_ended
+from potluck.paramserver.push_log import PUSHES, workers_of
 from potluck.plan.baselines import even_plan
 from potluck.plan.memory import SpanBytes, stage_bytes
 from potluck.plan.validate import read_plan, validate
@@ -20,6 +21,7 @@ from potluck.runtime.run import TrainResult, run_on
 from potluck.runtime.run_dirs import new_run_dir
 from potluck.runtime.run_folder import check_resumable, kept_profile, known_run
 from potluck.runtime.run_process import RunProcess
+from potluck.runtime.sync_run import run_sync
 from potluck.runtime.term_log import TERMS, read_terms
 from potluck.types import DeviceSpec, Fleet, Plan
 
@@ -89,9 +91,27 @@ def train(job: Job, fleet: Fleet | None = None, options: Options | None = None) 
         return _train(job, fleet, replace(options, run_dir=run_dir, listening=process.listening(options.listening)))
 
 
+def _train_sync(prepared: PreparedJob, fleet: Fleet | None, options: Options) -> TrainResult:
+    """Around a parameter server."""
+    choice = options.sync
+    if choice is None or options.run_dir is None:
+        raise InputError("--sync: no policy; give one")
+    if options.resume and not (options.run_dir / PUSHES).is_file():
+        raise InputError(f"{options.run_dir}: was not trained with --sync; go on without it")
+    known = known_run(options.run_dir) if options.resume and not has_ended(options.run_dir / RECORDS) else ""
+    before = InterruptedRun(known, workers_of(options.run_dir)) if known else None
+    with LiveFleet(fleet, options, before) as live:
+        live.holding = False
+        return run_sync(live, prepared, choice, options)
+
+
 def _train(job: Job, fleet: Fleet | None, options: Options) -> TrainResult:
     options.progress("tracing the model")
     prepared = prepare_job(job)
+    if options.sync is not None:
+        return _train_sync(prepared, fleet, options)
+    if isinstance(job.data, str):
+        raise InputError(f"job: data {job.data!r} is on the devices; train with --sync, where it stays there")
     if fleet is not None and not options.joined:  # better now than with devices waiting
         if options.plan is not None or len(fleet.devices) == 1:
             choose_plan(prepared, options.plan, fleet)

@@ -17,8 +17,9 @@ import numpy as np
 from potluck.paramserver.book import Book, Push
 from potluck.paramserver.client import Client, Next
 from potluck.paramserver.policy import Policy
-from potluck.paramserver.words import Answer, Pace, Report
+from potluck.paramserver.words import Answer, Report
 from potluck.simulate.problem import Problem, Vector
+from potluck.types import Pace
 
 _LOOKS = 200  # at the loss in a run, for its course
 _MOST_STEPS = 1000  # that are simulated at once

@@ -37,7 +37,10 @@ def join(address: str, settings: JoinSettings) -> int:
         threads=settings.threads or _choose_threads(),
         speed=settings.speed,
     )
+    from potluck.datasets.local import read_all
     from potluck.runtime.agent import run_agent
+
+    data = read_all(settings.data)
 
     said: list[str] = []
 
@@ -49,7 +52,7 @@ def join(address: str, settings: JoinSettings) -> int:
         # One that the coordinator started itself ends with it.
         own = PROOF_VARIABLE in os.environ
         hold_s = 0.0 if own else settings.hold
-        code = run_agent(f"{there}:{port}", spec, str(here), say, hold_s, chaos=own or settings.chaos)
+        code = run_agent(f"{there}:{port}", spec, str(here), say, hold_s, chaos=own or settings.chaos, data=data)
     return InputError.exit_code if code == EXIT_OVER and was_refused(spec.name, said) else code
 
 

@@ -7,6 +7,7 @@ import shlex
 import sys
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -77,6 +78,10 @@ def train(job_file: str, settings: TrainSettings, *, resume: bool) -> int:
             profile_dir=settings.profile_dir or default_dir(os.environ),
             listening=invitation(settings, it.display.announce), chaos=chaos,
         )  # fmt: skip
+        if settings.sync is not None:
+            from potluck.paramserver.policies import choose
+
+            options = replace(options, sync=choose(settings.sync), data=settings.data)
         result = train_job(job, fleet, options)
     report(result, time.monotonic() - started, as_json=settings.json, crowded=crowding(fleet))
     return 0

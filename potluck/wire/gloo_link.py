@@ -59,8 +59,23 @@ class GlooLink:
         self._pacer.forget()
         self._edges = {}
         for peer, address in peers.items():
-            meeting = self.address if self._name < peer else address
-            self._edges[peer] = Edge(self._name, peer, term, meeting, self._bind, self._mailbox, self._pacer)
+            self._connect(peer, address)
+
+    def meet(self, peer: str, address: str) -> None:
+        """Connect to one more peer. See `Link`."""
+        self._mailbox.meet(peer)
+        self._connect(peer, address)
+
+    def forget(self, peer: str) -> None:
+        """Let go of a peer. See `Link`."""
+        self._mailbox.forget(peer)
+        edge = self._edges.pop(peer, None)
+        if edge is not None:
+            edge.abandon()
+
+    def _connect(self, peer: str, address: str) -> None:
+        meeting = self.address if self._name < peer else address
+        self._edges[peer] = Edge(self._name, peer, self.term, meeting, self._bind, self._mailbox, self._pacer)
 
     @property
     def term(self) -> int:

@@ -42,8 +42,8 @@ class LinkStats:
 class Link(Protocol):
     """One device's end of its connections to its peers.
 
-    `send` and `receive` belong to a few compute threads, `cancel` to any thread; `adopt` and `close` to the thread that
-    runs the device. The errors name the peer, the tag and the seconds waited.
+    `send` and `receive` belong to a few compute threads, `cancel` to any thread; `adopt`, `meet`, `forget` and `close`
+    to the thread that runs the device. The errors name the peer, the tag and the seconds waited.
     """
 
     @property
@@ -61,6 +61,12 @@ class Link(Protocol):
         over, messages of older terms are dropped and counted, and those of this term that came early are delivered.
         A plan that needs more room than the window has (`plan/schedule.py`, backlog) says so in `window_bytes`.
         """
+
+    def meet(self, peer: str, address: str) -> None:
+        """Connect to one more peer under the term in force. After `adopt`; one that comes back needs another name."""
+
+    def forget(self, peer: str) -> None:
+        """Let go of a peer; who waits for it is told, and what comes from it later is refused. After `adopt`."""
 
     @property
     def term(self) -> int:

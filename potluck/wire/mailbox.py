@@ -89,6 +89,17 @@ class Mailbox:
                     self._sort(peer, parcel)
             self._changed.notify_all()
 
+    def meet(self, peer: str) -> None:
+        """One more peer."""
+        with self._changed:
+            self._peers[peer] = _Peer()
+
+    def forget(self, peer: str) -> None:
+        """One peer less."""
+        with self._changed:
+            self._peers.pop(peer, None)
+            self._changed.notify_all()
+
     def reserve(self, peer: str, tag: Tag, size_bytes: int, timeout_s: float, term: int | None = None) -> int:
         """Wait until the window has room for this message and count it as sent; returns its term."""
 

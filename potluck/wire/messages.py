@@ -5,9 +5,9 @@ from __future__ import annotations
 import msgspec
 
 from potluck.optimizers import Optimizer
-from potluck.types import DeviceProfile, DeviceSpec, Held, Move, Plan, Timing
+from potluck.types import DeviceProfile, DeviceSpec, Held, Move, Pace, Plan, Timing
 
-PROTOCOL = 5
+PROTOCOL = 6
 PROOF_VARIABLE = "_POTLUCK_PROOF"  # of the environment of a device that the coordinator starts itself; not a setting
 
 
@@ -29,6 +29,8 @@ class Hello(Message, frozen=True, kw_only=True, tag="hello"):
     proof: str = ""  # the word a device was started with, so that no other takes its place
     holds: str = ""  # the run of which I hold something, as I come back
     chaos: bool = False  # my owner agrees that I am told to misbehave
+    data: tuple[str, ...] = ()  # names of data sets that I own
+    incarnation: int = 0  # who I was for the parameter server of the run that I hold
 
 
 class Echo(Message, frozen=True, kw_only=True, tag="echo"):
@@ -132,6 +134,21 @@ class Stored(Message, frozen=True, kw_only=True, tag="stored"):
 
     held: Held
     cost_s: float = 0.0  # of training here that this copy has taken so far; 0: not known
+
+
+class Loaded(Message, frozen=True, kw_only=True, tag="loaded"):
+    """I can train the whole model on my own data; or why I cannot."""
+
+    samples: int = 0
+    step_s: float = 0.0  # of one step, measured
+    problem: str = ""
+
+
+class Met(Message, frozen=True, kw_only=True, tag="met"):
+    """Where the parameter server reaches this incarnation of me."""
+
+    incarnation: int
+    address: str
 
 
 class Leaving(Message, frozen=True, kw_only=True, tag="leaving"):
@@ -240,6 +257,53 @@ class Evaluate(Message, frozen=True, kw_only=True, tag="evaluate"):
     sizes: tuple[int, ...]
 
 
+class Feed(msgspec.Struct, frozen=True, array_like=True):
+    """What a model is fed with: shape and type of one sample."""
+
+    shape: tuple[int, ...]
+    dtype: str
+
+
+class Load(Message, frozen=True, kw_only=True, tag="load"):
+    """Get ready to train the whole model on data of your own."""
+
+    run: str
+    program: str  # digest
+    state: str  # digest of the weights to begin with, as safetensors
+    optimizer: Optimizer
+    batch_size: int
+    seed: int
+    clip_norm: float | None
+    feeds: dict[str, Feed]
+    data: str  # name of the data set that you own,
+    share: str = ""  # or the digest of samples for you, as safetensors
+
+
+class Work(Message, frozen=True, kw_only=True, tag="work"):
+    """Train, and push what you learn to the parameter server: the first weights are on their way."""
+
+    run: str
+    incarnation: int
+    address: str  # of the server's link
+    term: int
+    window_bytes: int
+    waits: bool  # stand still from a push until it is answered
+    pace: Pace
+    seen: int = 0  # your newest push that counts, if you were here before
+
+
+class Repace(Message, frozen=True, kw_only=True, tag="repace"):
+    """Push at another pace from now on."""
+
+    pace: Pace
+
+
+class Durable(Message, frozen=True, kw_only=True, tag="durable"):
+    """Your pushes up to this one are on disk: a restart of the server does not lose them."""
+
+    up_to: int
+
+
 class Misbehave(Message, frozen=True, kw_only=True, tag="misbehave"):
     """For a rehearsal: do this to yourself, if your owner agreed."""
 
@@ -266,8 +330,9 @@ class Stop(Message, frozen=True, kw_only=True, tag="stop"):
 
 FromAgent = (
     Echo | MeasureProgress | Measured | Probed | Hello | Linked | Prepared | Ready | Committed | Interrupted | Holding
-    | Stored | Leaving | Failed
+    | Stored | Loaded | Met | Leaving | Failed
 )  # fmt: skip
 FromCoordinator = (
-    Echo | Measure | Meet | Probe | Welcome | Prepare | Begin | Verdict | Evaluate | Abandon | Misbehave | Stop
+    Echo | Measure | Meet | Probe | Welcome | Prepare | Begin | Verdict | Evaluate | Abandon | Load | Work | Repace
+    | Durable | Misbehave | Stop
 )  # fmt: skip

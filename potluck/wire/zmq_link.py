@@ -41,6 +41,13 @@ class _Adopt:
 
 
 @dataclass(frozen=True)
+class _Meet:
+    term: int
+    peer: str
+    address: str | None  # None: let go of it
+
+
+@dataclass(frozen=True)
 class _Send:
     term: int
     peer: str
@@ -79,7 +86,7 @@ class ZmqLink:
         self._context = zmq.Context()
         self._router = self._context.socket(zmq.ROUTER)
         self.address = self._bind(bind)
-        self._requests: deque[_Adopt | _Send | _Consumed] = deque()
+        self._requests: deque[_Adopt | _Meet | _Send | _Consumed] = deque()
         self._wake_send, self._wake_receive = socket.socketpair()
         self._wake_send.setblocking(False)
         self._wake_receive.setblocking(False)
@@ -108,6 +115,16 @@ class ZmqLink:
             raise LinkError(f"link {self._name}: its I/O thread has ended; restart the device")
         self._mailbox.adopt(term, peers, window_bytes)
         self._request(_Adopt(term, dict(peers)))
+
+    def meet(self, peer: str, address: str) -> None:
+        """Connect to one more peer. See `Link`."""
+        self._mailbox.meet(peer)
+        self._request(_Meet(self._mailbox.term, peer, address))
+
+    def forget(self, peer: str) -> None:
+        """Let go of a peer. See `Link`."""
+        self._mailbox.forget(peer)
+        self._request(_Meet(self._mailbox.term, peer, None))
 
     @property
     def term(self) -> int:
@@ -144,7 +161,7 @@ class ZmqLink:
         self._wake()
         self._thread.join(timeout=5.0)
 
-    def _request(self, request: _Adopt | _Send | _Consumed) -> None:
+    def _request(self, request: _Adopt | _Meet | _Send | _Consumed) -> None:
         self._requests.append(request)
         if not self._awake:
             self._wake()
@@ -218,6 +235,11 @@ class ZmqLink:
             match request:
                 case _Adopt(term, peers):
                     self._connect(term, peers)
+                case _Meet(term, peer, address):
+                    if term == self._term and address is not None:
+                        self._meet(peer, address)
+                    elif term == self._term and peer in self._edges:
+                        self._drop_edge(peer)
                 case _Send(term=term) if term != self._term:
                     continue  # its term ended while it was queued
                 case _Send():
@@ -243,14 +265,17 @@ class ZmqLink:
         for peer in list(self._edges):
             self._drop_edge(peer)
         for peer, address in peers.items():
-            try:
-                edge = Edge(self._context, self._name, term, address, self._silence_s)
-            except zmq.ZMQError as error:
-                self._mailbox.lose(peer, term, f"its address {address!r} cannot be used: {error}")
-                continue
-            self._edges[peer] = edge
-            self._poller.register(edge.socket, zmq.POLLIN)
-            self._poller.register(edge.monitor, zmq.POLLIN)
+            self._meet(peer, address)
+
+    def _meet(self, peer: str, address: str) -> None:
+        try:
+            edge = Edge(self._context, self._name, self._term, address, self._silence_s)
+        except zmq.ZMQError as error:
+            self._mailbox.lose(peer, self._term, f"its address {address!r} cannot be used: {error}")
+            return
+        self._edges[peer] = edge
+        self._poller.register(edge.socket, zmq.POLLIN)
+        self._poller.register(edge.monitor, zmq.POLLIN)
 
     def _drop_edge(self, peer: str) -> None:
         edge = self._edges.pop(peer)

@@ -53,7 +53,7 @@ def test_a_file_may_use_lists_tables_and_numbers(tmp_path):
         ("[train]\nbandwith = '1Mbit'", "train.bandwith: unknown key; did you mean bandwidth?"),
         (
             "[train]\nelephants = 3",
-            "train.elephants: unknown key; give one of bandwidth, carrier, chaos, devices, json, ",
+            "train.elephants: unknown key; give one of bandwidth, carrier, chaos, data, devices, json, ",
         ),
         ("[trian]\nlocal = '1'", "[trian]: unknown table; did you mean train?"),
         ("[zoo]\nlocal = '1'", "[zoo]: unknown table; give one of join, plan, profile, train"),

@@ -9,7 +9,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from potluck.paramserver.book import MOST_KEPT, Book, Entry, Page, Push, audit
 from potluck.paramserver.client import Client, Next
-from potluck.paramserver.words import Pace
+from potluck.types import Pace
 
 WORKERS = ("a", "b")
 

@@ -18,8 +18,8 @@ from potluck.paramserver.flat import Flat
 from potluck.paramserver.policy import Bsp, Policy
 from potluck.paramserver.push_log import PUSHES, PushLog, entries
 from potluck.paramserver.server import Admission, ParameterServer
-from potluck.paramserver.words import Pace
 from potluck.recover.checkpoint import Position, load, newest, write
+from potluck.types import Pace
 
 TENSORS = {"a": torch.zeros(3, 2), "count": torch.tensor(7), "b": torch.zeros(5)}
 

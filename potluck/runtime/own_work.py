@@ -1,0 +1,136 @@
+"""What a device does for a parameter server: reads its own data, makes the whole model ready, and trains."""
+
+from __future__ import annotations
+
+import statistics
+import time
+import zlib
+from collections.abc import Callable, Mapping
+
+import torch
+
+from potluck.datasets.local import LocalData, Wanted
+from potluck.errors import InputError
+from potluck.model.program import decode
+from potluck.recover.snapshot import parse
+from potluck.runtime.carriers import open_link
+from potluck.runtime.local_trainer import LocalTrainer
+from potluck.runtime.throttle import Throttle
+from potluck.runtime.worker import Worker
+from potluck.types import COORDINATOR, Pace
+from potluck.wire.link import Link
+from potluck.wire.messages import Durable, Load, Loaded, Met, Repace, Welcome, Work
+
+_TRIAL_STEPS = 3  # after the first, which loads kernels
+
+
+class OwnWork:
+    """One device's part in a run around a parameter server."""
+
+    def __init__(
+        self, name: str, data: Mapping[str, LocalData], bind: str, throttle: Throttle,
+        fetch: Callable[[str, float], bytes],
+    ) -> None:  # fmt: skip
+        """`fetch` gets a blob by its digest, within so many seconds."""
+        self._name, self._data, self._bind, self._throttle, self._fetch = name, data, bind, throttle, fetch
+        self._worker: Worker | None = None
+        self._link: Link | None = None
+        self.run = ""  # the run that it works for
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Of the data sets that are here."""
+        return tuple(sorted(self._data))
+
+    @property
+    def incarnation(self) -> int:
+        """Who it is for the server; 0 before it was let in."""
+        return self._worker.incarnation if self._worker is not None else 0
+
+    def tensors(self) -> dict[str, torch.Tensor]:
+        """The weights that it trains, if it does."""
+        return self._worker.tensors() if self._worker is not None and self.incarnation else {}
+
+    def load(self, order: Load, timeout_s: float) -> Loaded:
+        """Makes the model and the data ready and sees how long a step takes; says what is wrong, if something is."""
+        try:
+            data = self._samples(order, timeout_s)
+        except InputError as error:
+            return Loaded(problem=str(error))
+        programs = decode(self._fetch(order.program, timeout_s))
+        state = parse(self._fetch(order.state, timeout_s), "the weights to begin with")
+        seed = (order.seed + zlib.crc32(self._name.encode())) % 2**32
+
+        def trainer() -> LocalTrainer:
+            begin = {name: tensor.clone() for name, tensor in state.items()}
+            return LocalTrainer(
+                programs, begin, order.optimizer, data, batch_size=order.batch_size, seed=seed,
+                clip_norm=order.clip_norm,
+            )  # fmt: skip
+
+        step_s = self._step_s(trainer())
+        self._worker = Worker(self._name, trainer(), self._throttle, timeout_s)
+        self.run = order.run
+        return Loaded(samples=len(next(iter(data.values()))), step_s=step_s)
+
+    def meet(self, order: Work, welcome: Welcome) -> Met:
+        """Opens a link for pushes; it has a name of its own, so that nobody takes what another incarnation sent."""
+        if self._link is not None:
+            self._link.close()
+        name = worker_link(self._name, order.incarnation)
+        self._link = open_link(welcome.carrier, name, self._bind, welcome.bandwidth_bytes_s)
+        self._link.adopt(order.term, {COORDINATOR: order.address}, order.window_bytes)
+        return Met(incarnation=order.incarnation, address=self._link.address)
+
+    def work(self, order: Work, interrupted: Callable[[], bool]) -> None:
+        """Trains until something else is to be done; a LinkError if the server cannot be reached."""
+        if self._worker is None or self._link is None:
+            raise InputError("told to train before anything was loaded; join again")
+        self._worker.begin(self._link, order)
+        self._worker.run(interrupted)
+
+    def hear(self, news: Repace | Durable) -> None:
+        """From the listening thread: what concerns training, and need not interrupt it."""
+        if self._worker is not None:
+            heard: Pace | int = news.pace if isinstance(news, Repace) else news.up_to
+            self._worker.hear(heard)
+
+    def leave(self, then: Callable[[], None]) -> bool:
+        """Pushes what it has and then calls this; False where it does not train."""
+        if self._worker is None or not self.incarnation:
+            return False
+        self._worker.leave(then)
+        return True
+
+    def close(self) -> None:
+        """Ends what runs in the background."""
+        if self._worker is not None:
+            self._worker.close()
+        if self._link is not None:
+            self._link.close()
+
+    def _samples(self, order: Load, timeout_s: float) -> dict[str, torch.Tensor]:
+        if order.share:
+            return parse(self._fetch(order.share, timeout_s), "the samples")
+        data = self._data.get(order.data)
+        if data is None:
+            here = ", ".join(self.names) or "none"
+            raise InputError(
+                f"{self._name} has no data set {order.data!r} (it has: {here}); join with --data {order.data}=PATH"
+            )
+        fitted = data.fitted({name: Wanted(feed.shape, feed.dtype) for name, feed in order.feeds.items()})
+        return {name: torch.from_numpy(fitted.arrays[name]) for name in order.feeds}
+
+    def _step_s(self, trainer: LocalTrainer) -> float:
+        seconds = []
+        for _ in range(_TRIAL_STEPS + 1):
+            began = time.monotonic()
+            with self._throttle:
+                trainer.step()
+            seconds.append(time.monotonic() - began)
+        return statistics.median(seconds[1:])
+
+
+def worker_link(worker: str, incarnation: int) -> str:
+    """The name of a worker's link for pushes. No device is called so: names have no slash."""
+    return f"{worker}/{incarnation}"

@@ -1,0 +1,33 @@
+"""What goes with a pushed difference, and with the weights that answer it."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from potluck.paramserver.book import Push
+from potluck.types import Pace
+
+# For a push, or an answer for which others may have to push first; the control channel says that somebody is gone.
+PATIENCE_S = 24 * 3600.0
+# Kinds of tags. Pushes are numbered by what went over the link before, answers by the push's own number.
+PUSH, PULL = "push", "pull"
+
+
+class PushWords(msgspec.Struct, frozen=True, kw_only=True):
+    """A worker's words."""
+
+    push: Push
+    overhead_s: float  # of the push before and its answer
+
+
+class PullWords(msgspec.Struct, frozen=True, kw_only=True):
+    """The server's words; the first weights are number 0."""
+
+    status: Literal["first", "applied", "skipped", "known", "early", "fenced"]
+    version: int = 0
+    durable_up_to: int = 0
+    pace: Pace | None = None
+    lr_scale: float = 1.0
+    reason: str = ""

@@ -1,0 +1,371 @@
+"""A run around a parameter server: devices train on data of their own, at their own speed, and nobody waits."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import queue
+import threading
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Literal
+
+from safetensors.torch import save
+
+from potluck.errors import DeviceError, DeviceLost, InputError, Overdue, PotluckError
+from potluck.metrics.records import (
+    IncidentRecord,
+    PaceRecord,
+    PushRecord,
+    Record,
+    RunEnded,
+    RunStarted,
+    SyncAdopted,
+)
+from potluck.model.program import encode
+from potluck.paramserver.book import Push, audit
+from potluck.paramserver.policies import Choice
+from potluck.paramserver.push_log import PUSHES, entries
+from potluck.paramserver.server import ParameterServer, Reply
+from potluck.recover.snapshot import separate
+from potluck.runtime.live_fleet import LiveFleet
+from potluck.runtime.loading import first_samples, share
+from potluck.runtime.options import Options
+from potluck.runtime.prepare import PreparedJob
+from potluck.runtime.run import TrainResult
+from potluck.runtime.run_folder import RunFolder
+from potluck.runtime.server_keeping import ServerKeeping
+from potluck.runtime.serving import Serving
+from potluck.schedules import multiplier
+from potluck.wire.messages import FINISHED, SAVED, Feed, Leaving, Linked, Load, Loaded, Met, Stop
+
+_LOOK_S = 0.2
+
+
+def run_sync(live: LiveFleet, prepared: PreparedJob, choice: Choice, options: Options) -> TrainResult:
+    """Trains a prepared job on the devices that are here, each on its own data."""
+    run = SyncRun(live, prepared, choice, options)
+    try:
+        reason = run.train()
+        live.farewell = SAVED if reason == "stopped" else FINISHED
+    except BaseException as error:
+        run.failed(error)
+        live.fail(error)
+        raise
+    finally:
+        live.roster.closed = True
+        run.close()
+    return run.result(reason)
+
+
+class SyncRun:
+    """The coordinator of one such run."""
+
+    def __init__(self, live: LiveFleet, prepared: PreparedJob, choice: Choice, options: Options) -> None:
+        self._live, self._prepared, self._choice, self._options = live, prepared, choice, options
+        self._job = prepared.job
+        path = options.run_dir
+        if path is None:
+            raise InputError("a run needs a folder; give --run-dir")
+        self._lock = threading.RLock()
+        self._shares: dict[str, int] = {}  # device → which part of the coordinator's data is its
+        self._parts = max(1, len(live.roster.specs))
+        self._samples = self._trained_before(path) if options.resume else 0  # trained, by everybody together
+        self._losses: dict[str, float] = {}  # last reported
+        self._broken: queue.SimpleQueue[tuple[str, str]] = queue.SimpleQueue()  # links of workers
+        self._started_s = time.monotonic()
+        self._folder = RunFolder(path, self._job, encode(prepared.built.programs), fsync=True)
+        self._offer()
+        self._keeping = ServerKeeping(prepared, path, self.say, resume=options.resume)
+        self._serving: Serving | None = None
+        self._server: ParameterServer | None = None
+        self._total = 0
+
+    # --- from the beginning to the end
+
+    def train(self) -> str:
+        """Trains until enough samples are trained, or it is told to stop; returns why it ended."""
+        roster = self._live.roster
+        loaded = self._load_all(tuple(roster.specs))
+        slowest_s = max(one.step_s for one in loaded.values())
+        policy = self._choice.policy(slowest_s)
+        self._total = self._job.rounds * self._job.batch_size if self._job.rounds else (self._job.epochs or 1) * (
+            self._job.sample_count or sum(one.samples for one in loaded.values())
+        )  # fmt: skip
+        self._epoch_samples = self._job.sample_count or sum(one.samples for one in loaded.values())
+        self._server = ParameterServer(
+            self._keeping.tensors, policy, self._folder.path, self._keeping.save, version=self._keeping.version,
+            now_s=time.monotonic(),
+        )  # fmt: skip
+        self._serving = Serving(
+            self._server, self._live.link, self._folder.run_id, roster.send, self._pushed,
+            lambda *lost: self._broken.put(lost), self._lr_scale, self._options.timeout_s,
+        )  # fmt: skip
+        self._keeping.serve(self._server, self._serving)
+        self._announce(policy.name, {d: one.samples for d, one in loaded.items()}, slowest_s)
+        roster.closed = False
+        for device, one in loaded.items():
+            self._enter(device, one)
+        self._forget_who_is_not_here()
+        return self._loop(policy.check_s)
+
+    def _loop(self, check_s: float | None) -> str:
+        roster, serving, server = self._live.roster, self._serving, self._server
+        if serving is None or server is None:
+            raise DeviceError("there is no server; start again")
+        next_check_s = time.monotonic() + (check_s or math.inf)
+        while True:
+            if self._samples >= self._total:
+                return self._end("finished", "finished")
+            if self._options.should_stop():
+                return self._end("stopped", "stopped")
+            if self._keeping.patience_is_over:
+                return self._end("early", "stopped early")
+            if not roster.specs and not self._options.joined:
+                raise DeviceError("no device is left; start again with --resume")
+            try:
+                device, message = roster.next(time.monotonic() + _LOOK_S, "training")
+            except Overdue:
+                pass
+            except DeviceLost as lost:
+                self._lost(lost.device, lost.why)
+            else:
+                self._hear(device, message)
+            self._look_at_links()
+            now_s = time.monotonic()
+            if now_s >= next_check_s and check_s is not None:
+                next_check_s = now_s + check_s
+                self._check(server, serving, now_s)
+            self._keeping.look(self._round, self._epoch, self._rounds_an_epoch)
+
+    def result(self, reason: str) -> TrainResult:
+        """What it came to."""
+        path = self._folder.path
+        wrong = audit(entries(path / PUSHES))
+        seconds = time.monotonic() - self._started_s
+        evaluated = self._keeping.evaluated
+        return TrainResult(
+            run_dir=path, model_path=self._keeping.model_path, rounds=self._round, reason=reason,
+            loss=evaluated.loss if evaluated else None, metrics=dict(evaluated.metrics) if evaluated else {},
+            samples_per_s=(self._samples - self._before) / seconds if seconds > 0 else 0.0, samples_lost=len(wrong),
+            samples_doubled=0,
+        )  # fmt: skip
+
+    def failed(self, error: BaseException) -> None:
+        """Writes that it failed, and why."""
+        if isinstance(error, PotluckError):
+            self._say_end("failed", str(error))
+
+    def close(self) -> None:
+        """Ends what runs in the background."""
+        if self._serving is not None:
+            self._serving.close()
+        self._keeping.close()
+        if self._server is not None:
+            self._server.close()
+        self._folder.close()
+
+    # --- devices come, go and say something
+
+    def _load_all(self, devices: tuple[str, ...]) -> dict[str, Loaded]:
+        roster, found = self._live.roster, dict[str, Loaded]()
+        self._options.progress("devices read their data and make the model ready")
+        for device in devices:
+            self._load(device)
+        deadline, refused = time.monotonic() + self._options.timeout_s, dict[str, str]()
+        while len(found) + len(refused) < len(devices):
+            missing = sorted(set(devices) - set(found) - set(refused))
+            device, message = roster.next(deadline, f"waiting for {', '.join(missing)} to make the model ready")
+            if isinstance(message, Loaded) and message.problem:
+                refused[device] = message.problem
+            elif isinstance(message, Loaded):
+                found[device] = message
+        if not found:
+            raise InputError(next(iter(refused.values())))
+        for device, problem in refused.items():
+            self._refuse(device, problem)
+        return found
+
+    def _load(self, device: str) -> None:
+        job, data = self._job, self._job.data
+        order = Load(
+            run=self._folder.run_id, program=self._prepared.facts.digest, state=self._state,
+            optimizer=self._prepared.optimizer, batch_size=job.batch_size, seed=job.seed, clip_norm=job.clip_norm,
+            feeds=self._feeds, data=data if isinstance(data, str) else "",
+            share="" if isinstance(data, str) else self._share(device),
+        )  # fmt: skip
+        self._live.roster.send(device, order)
+
+    def _hear(self, device: str, message: object) -> None:
+        match message:
+            case Linked():
+                self._load(device)
+            case Loaded():
+                if message.problem:
+                    self._refuse(device, message.problem)
+                else:
+                    self._enter(device, message)
+                    self._incident("joined", device, f"{device} joined with {message.samples} samples", "it trains too")
+            case Met():
+                if self._serving is not None:
+                    self._serving.met(device, message.incarnation, message.address)
+            case Leaving():
+                self._live.roster.release(device)
+                self._gone(device)
+                self._incident("left", device, f"{device} leaves", "what it had trained counts; the others go on")
+
+    def _enter(self, device: str, loaded: Loaded) -> None:
+        hello = self._live.roster.hellos.get(device)
+        known = hello is not None and hello.holds == self._folder.run_id
+        if self._serving is not None:
+            self._serving.enter(device, loaded.samples, hello.incarnation if hello is not None and known else 0)
+        self._live.roster.watch([device])
+
+    def _refuse(self, device: str, problem: str) -> None:
+        self._live.roster.send(device, Stop(reason=problem))
+        self._live.roster.release(device)
+        self._incident("left", device, problem, "the others go on without it")
+
+    def _lost(self, device: str, why: str) -> None:
+        self._gone(device)
+        self._incident("lost", device, why, "the others go on; what it pushed counts")
+
+    def _gone(self, device: str) -> None:
+        self._losses.pop(device, None)
+        if self._serving is not None:
+            self._serving.leave(device)
+
+    def _look_at_links(self) -> None:
+        """Who cannot be reached with weights any more has to join again."""
+        while True:
+            try:
+                device, why = self._broken.get_nowait()
+            except queue.Empty:
+                return
+            if device in self._live.roster.specs:
+                lost = self._live.roster.drop(device, f"cannot be reached ({why})")
+                self._lost(lost.device, lost.why)
+
+    def _forget_who_is_not_here(self) -> None:
+        """Workers of before a restart, of whom nothing is seen any more."""
+        if self._server is None or self._serving is None:
+            return
+        for worker in self._server.workers:
+            if worker not in self._live.roster.specs:
+                self._serving.spread(self._server.leave(worker, time.monotonic()))
+
+    # --- pushes
+
+    def _pushed(self, push: Push, reply: Reply) -> None:
+        """From any thread."""
+        if reply.status not in ("applied", "skipped"):
+            return
+        with self._lock:
+            self._samples += push.samples
+            if push.loss is not None:
+                self._losses[push.worker] = push.loss
+            version = self._server.weights.version if self._server is not None else 0
+            pace = reply.paces.get(push.worker)
+            self.say(
+                PushRecord(
+                    version=version, device=push.worker, round=self._round, epoch=self._epoch, steps=push.steps,
+                    samples=push.samples, loss=push.loss,
+                    skipped=reply.reason if reply.status == "skipped" else "",
+                    reason=pace.reason if pace is not None else reply.reason, at_s=self._seconds(),
+                )
+            )  # fmt: skip
+        self._keeping.wake()
+
+    def _check(self, server: ParameterServer, serving: Serving, now_s: float) -> None:
+        with self._lock:
+            losses = list(self._losses.values())
+        loss = sum(losses) / len(losses) if losses else math.nan
+        reply = server.check(loss, now_s)
+        serving.spread(reply)
+        if reply.reason:
+            self.say(PaceRecord(round=self._round, loss=loss, reason=reply.reason, at_s=self._seconds()))
+
+    def _lr_scale(self) -> float:
+        return multiplier(self._job.schedule, self._round)
+
+    # --- where it stands, and what is said of it
+
+    @property
+    def _round(self) -> int:
+        return self._samples // self._job.batch_size
+
+    @property
+    def _rounds_an_epoch(self) -> int:
+        return max(1, self._epoch_samples // self._job.batch_size)
+
+    @property
+    def _epoch(self) -> int:
+        return self._samples // max(1, self._epoch_samples)
+
+    def _seconds(self) -> float:
+        return time.monotonic() - self._started_s
+
+    def _trained_before(self, path: Path) -> int:
+        return sum(entry.push.samples for entry in entries(path / PUSHES))
+
+    def _announce(self, policy: str, samples: Mapping[str, int], slowest_s: float) -> None:
+        self._before = self._samples
+        self.say(
+            RunStarted(
+                round=self._round, rounds=-(-self._total // self._job.batch_size), samples=self._epoch_samples,
+                batch_size=self._job.batch_size, micro_batch_size=self._job.batch_size, seed=self._job.seed,
+                program=self._prepared.facts.digest, devices=tuple(samples),
+            )
+        )  # fmt: skip
+        words = f"a step takes {slowest_s * 1000:.3g} ms on the slowest of {len(samples)} devices"
+        self.say(
+            SyncAdopted(round=self._round, policy=policy, samples=dict(samples), reason=words, at_s=self._seconds())
+        )
+
+    def _incident(self, kind: Literal["joined", "left", "lost"], device: str, what: str, action: str) -> None:
+        self.say(
+            IncidentRecord(
+                kind=kind, round=self._round, device=device, what=what, action=action, at_s=self._seconds(),
+            )
+        )  # fmt: skip
+
+    def _end(self, reason: Literal["finished", "stopped", "early"], words: str) -> str:
+        if self._serving is not None:
+            self._serving.close()  # what comes from now on is of no use any more
+        self._keeping.finish(self._round, self._epoch)
+        self._say_end(reason, words)
+        return words
+
+    def _say_end(self, reason: Literal["finished", "stopped", "early", "failed"], words: str) -> None:
+        seconds = self._seconds()
+        self.say(RunEnded(round=self._round, reason=reason, message=words, seconds=seconds, at_s=seconds))
+
+    def say(self, record: Record) -> None:
+        """Writes a record and shows it to everybody who watches, from any thread."""
+        with self._lock:
+            self._folder.records.append(record)
+            for watcher in self._options.watchers:
+                watcher.record(record)
+            for callback in self._job.callbacks:
+                callback(record)
+
+    # --- what devices fetch
+
+    def _offer(self) -> None:
+        """Lets devices fetch the program and the weights to begin with."""
+        built, server = self._prepared.built, self._live.server
+        server.offer(self._prepared.facts.digest, encode(built.programs))
+        self._state = self._offered(save(separate(built.state)))
+        first = first_samples(self._job, 2).feeds
+        self._feeds = {n: Feed(tuple(t.shape[1:]), str(t.dtype).removeprefix("torch.")) for n, t in first.items()}
+
+    def _share(self, device: str) -> str:
+        """A part of the coordinator's own data; who comes back gets the same one again."""
+        part = self._shares.setdefault(device, len(self._shares))
+        return self._offered(save(separate(share(self._job, part % self._parts, self._parts))))
+
+    def _offered(self, data: bytes) -> str:
+        digest = hashlib.sha256(data).hexdigest()
+        self._live.server.offer(digest, data)
+        return digest

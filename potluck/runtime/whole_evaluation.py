@@ -1,0 +1,61 @@
+"""The whole model judged in this process, by weights as they come: what a parameter server's coordinator does."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+
+from potluck.model.forms import outputs_as_given
+from potluck.runtime.evaluation import measure, sample_axis
+from potluck.runtime.loading import evaluation_loader
+from potluck.runtime.prepare import PreparedJob
+from potluck.runtime.reference import UncutRun
+
+
+class WholeEvaluation:
+    """Loss and metrics over the job's evaluation data."""
+
+    def __init__(self, prepared: PreparedJob) -> None:
+        self._job, programs = prepared.job, prepared.built.programs
+        state = {name: tensor.clone() for name, tensor in prepared.built.state.items()}
+        self._run = UncutRun(programs, state, prepared.optimizer, seed=self._job.seed, clip_norm=None)
+        self._program = programs.eval
+        self._inputs = {s.name: s.id for s in self._program.sources if s.kind == "input"}
+        self._axes = [sample_axis(self._program, index) for index in range(len(self._program.outputs))]
+        self._loader = evaluation_loader(self._job)
+
+    def run(self, weights: Mapping[str, torch.Tensor]) -> tuple[float, dict[str, float], int]:
+        """Loss and metrics with these weights, and how many samples there are."""
+        self._load(weights)
+        outputs: list[list[torch.Tensor]] = []
+        labels: list[torch.Tensor] = []
+        losses: list[tuple[float, float]] = []
+        for index in range(self._loader.order.rounds):
+            batch = self._loader.get(index)
+            feeds = {i: batch.feeds[name] for name, i in self._inputs.items()}
+            values = self._run.stage.evaluate(len(batch.ids), feeds, {})
+            tensors = [values[v] for v in self._program.outputs]
+            outputs.append(tensors)
+            labels.append(batch.feeds["label"])
+            weight = float(batch.weights.sum())
+            if weight and self._job.reduce is None:
+                given = outputs_as_given(self._program, tensors)
+                losses.append((float(self._job.loss(given, labels[-1])), weight))
+        joined = [torch.cat(parts, axis) for axis, parts in zip(self._axes, zip(*outputs, strict=True), strict=True)]
+        label = torch.cat(labels)
+        total = sum(weight for _, weight in losses)
+        loss = sum(value * weight for value, weight in losses) / total if total else float("nan")
+        return loss, measure(self._job, outputs_as_given(self._program, joined), label), len(label)
+
+    def close(self) -> None:
+        """Ends its loader."""
+        self._loader.close()
+
+    def _load(self, weights: Mapping[str, torch.Tensor]) -> None:
+        stage = self._run.stage
+        with torch.no_grad():
+            for own in (stage.parameters, stage.buffers):
+                for name, tensor in own.items():
+                    if name in weights:
+                        tensor.detach().copy_(weights[name])

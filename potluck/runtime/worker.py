@@ -1,0 +1,186 @@
+"""A device that trains the whole model on data of its own, and pushes and pulls while it trains on."""
+
+from __future__ import annotations
+
+import queue
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+import msgspec
+import torch
+
+from potluck.errors import Cancelled, DeviceError, LinkError
+from potluck.paramserver.book import Push
+from potluck.paramserver.client import Client, Next
+from potluck.runtime.local_trainer import LocalTrainer
+from potluck.runtime.push_words import PATIENCE_S, PULL, PUSH, PullWords, PushWords
+from potluck.runtime.throttle import Throttle
+from potluck.runtime.vectors import receive_vector, send_vector
+from potluck.types import COORDINATOR, Pace
+from potluck.wire.link import Link
+from potluck.wire.messages import Work
+
+_LOOK_S = 0.2  # how soon one that waits notices that it is to stop
+
+Answer = tuple[Push, PullWords, torch.Tensor | None]
+
+
+class Worker:
+    """Trains in the thread that calls `run`; differences and weights travel in another."""
+
+    def __init__(self, name: str, trainer: LocalTrainer, throttle: Throttle, timeout_s: float) -> None:
+        self._name, self._trainer, self._throttle, self._timeout_s = name, trainer, throttle, timeout_s
+        self._client: Client | None = None
+        self._base = self._at_push = trainer.vector()
+        self._differences: dict[int, torch.Tensor] = {}  # of pushes that are kept
+        self._lr_scale = 1.0
+        self._heard: queue.SimpleQueue[Answer | Pace | int | LinkError] = queue.SimpleQueue()
+        self._carrier = ThreadPoolExecutor(max_workers=1, thread_name_prefix="potluck-pushes")
+        self._link: Link | None = None
+        self._sent = 0  # pushes over this link
+        self._leaving: Callable[[], None] | None = None
+
+    @property
+    def incarnation(self) -> int:
+        """Who it is for the server; 0 before it was let in."""
+        return self._client.incarnation if self._client is not None else 0
+
+    def tensors(self) -> dict[str, torch.Tensor]:
+        """Its weights as they are."""
+        return self._trainer.tensors()
+
+    # --- from the listening thread
+
+    def hear(self, news: Pace | int) -> None:
+        """Another pace, or up to which of its pushes nothing can be lost any more."""
+        self._heard.put(news)
+
+    def leave(self, then: Callable[[], None]) -> None:
+        """Pushes what it has, then calls this."""
+        self._leaving = then
+
+    # --- from the working thread
+
+    def begin(self, link: Link, order: Work) -> None:
+        """Takes the first weights; or goes on as who it was, and pushes again what a restart of the server lost."""
+        self._link, self._sent = link, 0
+        if self._client is not None and order.incarnation == self._client.incarnation:
+            self._go_on(self._client, order)
+            return
+        words, vector = receive_vector(link, COORDINATOR, PULL, 0, self._trainer.flat.dtype, self._timeout_s)
+        first = msgspec.msgpack.decode(words, type=PullWords)
+        self._base, self._lr_scale = self._fitting(vector), first.lr_scale
+        self._trainer.load(self._base)
+        self._differences = {}
+        self._client = Client(
+            self._name, order.incarnation, order.pace, waits=order.waits, version=first.version, now_s=time.monotonic()
+        )
+
+    def run(self, interrupted: Callable[[], bool]) -> None:
+        """Trains until interrupted; a LinkError if the server cannot be reached."""
+        client = self._known()
+        while not interrupted():
+            self._take_in(wait=False)
+            if self._leaving is not None and self._has_left(client):
+                continue
+            match client.next(time.monotonic()):
+                case Next.WAIT:
+                    self._take_in(wait=True)
+                case Next.PUSH:
+                    self._push(client)
+                case Next.GO_ON:
+                    with self._throttle:
+                        samples, loss = self._trainer.step(self._lr_scale)
+                    client.step_done(samples, loss, time.monotonic())
+
+    def close(self) -> None:
+        """Waits for nothing."""
+        self._carrier.shutdown(wait=False, cancel_futures=True)
+
+    def _go_on(self, client: Client, order: Work) -> None:
+        again = client.server_back(order.seen)
+        if again is None:
+            raise DeviceError(f"the server knows pushes of {self._name} up to {order.seen} only; join again")
+        under_way = client.under_way
+        for push in again or (() if under_way is None else (under_way,)):
+            self._carrier.submit(self._carry, push, self._differences[push.sequence], client.overhead_s)
+
+    def _has_left(self, client: Client) -> bool:
+        """Hands in what it trained; whether it has nothing left to do."""
+        if client.has_news:
+            self._push(client)
+        elif client.under_way is None and self._leaving is not None:
+            self._leaving()
+            self._leaving = lambda: None
+        self._take_in(wait=True)
+        return True
+
+    def _push(self, client: Client) -> None:
+        self._at_push = self._trainer.vector()
+        push = client.push(time.monotonic())
+        self._differences[push.sequence] = self._at_push - self._base
+        kept = {p.sequence for p in client.kept}
+        self._differences = {n: d for n, d in self._differences.items() if n in kept}
+        self._carrier.submit(self._carry, push, self._differences[push.sequence], client.overhead_s)
+
+    def _take_in(self, *, wait: bool) -> None:
+        """Whatever was heard."""
+        client = self._known()
+        while True:
+            try:
+                news = self._heard.get(timeout=_LOOK_S) if wait else self._heard.get_nowait()
+            except queue.Empty:
+                return
+            wait = False
+            match news:
+                case LinkError():
+                    raise news
+                case Pace():
+                    client.pace = news
+                case int():
+                    client.durable(news)
+                case (push, words, vector):
+                    self._answered(client, push, words, vector)
+
+    def _answered(self, client: Client, push: Push, words: PullWords, vector: torch.Tensor | None) -> None:
+        if push.incarnation != client.incarnation:
+            return
+        if words.status in ("fenced", "early"):
+            raise DeviceError(f"the server refused push {push.sequence}: {words.reason}")
+        self._lr_scale = words.lr_scale
+        if client.answered(push.sequence, words.version, words.durable_up_to, words.pace, time.monotonic()):
+            self._base = self._trainer.catch_up(self._fitting(vector), self._at_push)
+
+    def _fitting(self, vector: torch.Tensor | None) -> torch.Tensor:
+        if vector is None or len(vector) != self._trainer.flat.size:
+            raise DeviceError("the server's weights are of another model; join again")
+        return vector
+
+    def _known(self) -> Client:
+        if self._client is None:
+            raise DeviceError("told to train before it was let in; join again")
+        return self._client
+
+    # --- in the carrying thread
+
+    def _carry(self, push: Push, difference: torch.Tensor, overhead_s: float) -> None:
+        try:
+            self._heard.put((push, *self._exchanged(push, difference, overhead_s)))
+        except Cancelled:
+            return  # the link is gone, and somebody else says why
+        except LinkError as error:
+            self._heard.put(error)
+
+    def _exchanged(
+        self, push: Push, difference: torch.Tensor, overhead_s: float
+    ) -> tuple[PullWords, torch.Tensor | None]:
+        link = self._link
+        if link is None:
+            raise Cancelled("there is no link")
+        said = msgspec.msgpack.encode(PushWords(push=push, overhead_s=overhead_s))
+        self._sent += 1
+        send_vector(link, COORDINATOR, PUSH, self._sent, said, difference, self._timeout_s)
+        dtype = self._trainer.flat.dtype
+        words, vector = receive_vector(link, COORDINATOR, PULL, push.sequence, dtype, PATIENCE_S, self._timeout_s)
+        return msgspec.msgpack.decode(words, type=PullWords), vector
