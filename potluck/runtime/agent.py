@@ -8,6 +8,7 @@ import queue
 import signal
 import sys
 import threading
+import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 
@@ -47,7 +48,7 @@ from potluck.control.agent_words import (
     Works,
 )
 from potluck.datasets.local import LocalData
-from potluck.errors import OUT_OF_MEMORY, Cancelled, DeviceError, LinkError, PotluckError
+from potluck.errors import OUT_OF_MEMORY, Cancelled, DeviceError, InputError, LinkError, PotluckError
 from potluck.model.program import ProgramPair, decode
 from potluck.plan.schedule import stage_of
 from potluck.runtime.assembling import put_together, site_of
@@ -94,6 +95,7 @@ from potluck.wire.messages import (
 )
 
 _JOIN_TIMEOUT_S = 20.0
+_EXPLAINED_S, _LOOK_S = 5.0, 0.05  # in which the control channel says why a link broke
 
 
 def run_agent(
@@ -184,7 +186,7 @@ class Agent:
                     if order.keep:
                         self._write_down()
                     self._say(order.reason)
-                    return 0 if order.in_order else 1
+                    return 0 if order.in_order else InputError.exit_code if self._own.refused else 1
                 self._do(order)
         except PotluckError as error:
             self._fail(error)
@@ -360,7 +362,11 @@ class Agent:
         try:
             self._own.work(order, lambda: not self._work.empty())
         except LinkError as error:
-            self._say(str(error))
+            deadline = time.monotonic() + _EXPLAINED_S
+            while self._work.empty() and not self._state.sought and time.monotonic() < deadline:
+                time.sleep(_LOOK_S)
+            if self._work.empty() and not self._state.sought:
+                self._say(str(error))
 
     def _fetch(self, digest: str, timeout_s: float) -> bytes:
         return self._client.fetch(digest, timeout_s)

@@ -35,7 +35,9 @@ class OwnWork:
         self._name, self._data, self._bind, self._throttle, self._fetch = name, data, bind, throttle, fetch
         self._worker: Worker | None = None
         self._link: Link | None = None
+        self._loaded: Loaded | None = None
         self.run = ""  # the run that it works for
+        self.refused = False  # what its owner gave it does not do
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -52,10 +54,16 @@ class OwnWork:
         return self._worker.tensors() if self._worker is not None and self.incarnation else {}
 
     def load(self, order: Load, timeout_s: float) -> Loaded:
-        """Makes the model and the data ready and sees how long a step takes; says what is wrong, if something is."""
+        """Makes the model and the data ready and sees how long a step takes; says what is wrong, if something is.
+
+        Who has done so for this run before holds what it has: the server may need its last pushes again.
+        """
+        if self._loaded is not None and self.run == order.run:
+            return self._loaded
         try:
             data = self._samples(order, timeout_s)
         except InputError as error:
+            self.refused = True
             return Loaded(problem=str(error))
         programs = decode(self._fetch(order.program, timeout_s))
         state = parse(self._fetch(order.state, timeout_s), "the weights to begin with")
@@ -71,7 +79,8 @@ class OwnWork:
         step_s = self._step_s(trainer())
         self._worker = Worker(self._name, trainer(), self._throttle, timeout_s)
         self.run = order.run
-        return Loaded(samples=len(next(iter(data.values()))), step_s=step_s)
+        self._loaded = Loaded(samples=len(next(iter(data.values()))), step_s=step_s)
+        return self._loaded
 
     def meet(self, order: Work, welcome: Welcome) -> Met:
         """Opens a link for pushes; it has a name of its own, so that nobody takes what another incarnation sent."""

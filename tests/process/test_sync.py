@@ -1,0 +1,185 @@
+"""Training around a parameter server with real processes: each device on data of its own."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from potluck.datasets.digits import digits
+from potluck.metrics.records import RECORDS, EvaluationRecord, IncidentRecord, PaceRecord, PushRecord, read
+from potluck.paramserver.book import Entry, audit
+from potluck.paramserver.push_log import PUSHES, entries
+from tests.process.agents import ROOT
+from tests.process.test_coordinator_restart import free_port
+
+PATIENT_S = 120.0
+JOB = """
+import torch
+from torch import nn
+import potluck
+from potluck.datasets.digits import digits
+
+_, _, images, labels = (torch.from_numpy(a) for a in digits())
+
+
+def accuracy(outputs, labels):
+    return (outputs.argmax(1) == labels).float().mean().item()
+
+
+job = potluck.Job(
+    model=lambda: nn.Sequential(nn.Flatten(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10)),
+    loss=nn.functional.cross_entropy, optimizer=potluck.SGD(lr=0.2), data="digits", eval_data=(images, labels),
+    metrics={"accuracy": accuracy}, batch_size=16, epochs=EPOCHS, seed=3,
+)
+"""
+
+
+def until(condition: Callable[[], bool], what: str) -> None:
+    deadline = time.monotonic() + PATIENT_S
+    while not condition():
+        assert time.monotonic() < deadline, f"{what} did not happen in {PATIENT_S} s"
+        time.sleep(0.05)
+
+
+class Site:
+    """A folder with a job and three shards, a port, and the processes of one run."""
+
+    def __init__(self, folder: Path, epochs: int) -> None:
+        self.folder, self.run, self.port = folder, folder / "run", free_port()
+        self.processes: list[subprocess.Popen[bytes]] = []
+        (folder / "job.py").write_text(JOB.replace("EPOCHS", str(epochs)))
+        images, labels, _, _ = digits()
+        order = np.argsort(labels, kind="stable")  # each device has digits that the others hardly know
+        for name, part in zip("abc", np.array_split(order, 3), strict=True):
+            np.savez(folder / f"{name}.npz", input=images[part], label=labels[part])
+
+    def start(self, *arguments: str) -> subprocess.Popen[bytes]:
+        environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
+        with (self.folder / "log").open("ab") as log:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "potluck", *arguments], cwd=self.folder, env=environment, stdout=log, stderr=log
+            )
+        self.processes.append(process)
+        return process
+
+    def train(self, sync: str, devices: int, *more: str) -> subprocess.Popen[bytes]:
+        where = ["--listen", f"127.0.0.1:{self.port}", "--devices", str(devices), "--no-local"]
+        return self.start("train", "job.py", *where, "--sync", sync, "--run-dir", str(self.run), *more)
+
+    def join(self, name: str, *more: str, data: str | None = None) -> subprocess.Popen[bytes]:
+        where = [f"127.0.0.1:{self.port}", "--name", name, "--threads", "1", "--hold", "60s"]
+        return self.start("join", *where, "--data", data or f"digits={name}.npz", *more)
+
+    @property
+    def pushes(self) -> list[Entry]:
+        return entries(self.run / PUSHES)
+
+    @property
+    def log(self) -> str:
+        return (self.folder / "log").read_text(errors="replace")
+
+    def incidents(self) -> list[IncidentRecord]:
+        return [r for r in read(self.run / RECORDS) if isinstance(r, IncidentRecord)]
+
+    def accuracy(self) -> float:
+        return [r for r in read(self.run / RECORDS) if isinstance(r, EvaluationRecord)][-1].metrics["accuracy"]
+
+
+@contextlib.contextmanager
+def site(folder: Path, epochs: int) -> Iterator[Site]:
+    it = Site(folder, epochs)
+    try:
+        yield it
+    except AssertionError as error:
+        raise AssertionError(f"{error}\n{it.log}") from error
+    finally:
+        for process in it.processes:
+            process.kill()
+            process.wait()
+
+
+def pushed_by(it: Site, worker: str) -> int:
+    return sum(entry.push.worker == worker for entry in it.pushes)
+
+
+def test_each_trains_on_what_it_owns_and_the_model_knows_it_all(tmp_path: Path) -> None:
+    with site(tmp_path, epochs=12) as it:
+        train = it.train("ours:0.2s", 3)
+        joined = [it.join(name, "--speed", speed) for name, speed in (("a", "1"), ("b", "0.5"), ("c", "0.25"))]
+        assert train.wait(PATIENT_S) == 0
+        assert [process.wait(30) for process in joined] == [0, 0, 0]
+        assert audit(it.pushes) == []
+        assert it.accuracy() > 0.6  # none of the shards alone has more than four of the ten digits
+        records = list(read(it.run / RECORDS))
+        pushes = [r for r in records if isinstance(r, PushRecord)]
+        assert {r.device for r in pushes} == {"a", "b", "c"}
+        assert all(r.reason for r in records if isinstance(r, PushRecord | PaceRecord))
+        assert sum(r.samples for r in pushes) >= 12 * 1500
+        assert len(pushes) == len(it.pushes)
+
+
+def test_who_lacks_the_data_is_named_and_the_others_go_on(tmp_path: Path) -> None:
+    with site(tmp_path, epochs=2) as it:
+        np.savez(tmp_path / "odd.npz", input=np.zeros((8, 3), np.float32), label=np.zeros(8, np.int64))
+        train = it.train("local:8", 3)
+        a, b, c = it.join("a"), it.join("b", data="other=b.npz"), it.join("c", data="digits=odd.npz")
+        assert train.wait(PATIENT_S) == 0
+        assert a.wait(30) == 0
+        assert (b.wait(30), c.wait(30)) == (2, 2)
+        assert {entry.push.worker for entry in it.pushes} == {"a"}
+        told = {i.device: i.what for i in it.incidents()}
+        assert told["b"] == "b has no data set 'digits' (it has: other); join with --data digits=PATH"
+        assert "samples of shape (3,) each, and the job's are (1, 8, 8)" in told["c"]
+
+
+def test_a_worker_is_killed_and_comes_back_as_another(tmp_path: Path) -> None:
+    with site(tmp_path, epochs=400) as it:
+        train = it.train("asp", 2)
+        a, b = it.join("a", "--speed", "0.3"), it.join("b", "--speed", "0.3")
+        until(lambda: pushed_by(it, "b") > 5, "a few pushes of b")
+        b.kill()
+        until(lambda: any(i.kind == "lost" and i.device == "b" for i in it.incidents()), "the loss of b")
+        before = pushed_by(it, "a")
+        until(lambda: pushed_by(it, "a") > before + 5, "pushes of a without b")
+        it.join("b")
+        it.join("c")
+        until(lambda: pushed_by(it, "c") > 5, "pushes of one that came late")
+        until(lambda: max(e.push.incarnation for e in it.pushes if e.push.worker == "b") == 2, "b as another")
+        a.send_signal(signal.SIGINT)
+        assert a.wait(PATIENT_S) == 0
+        until(lambda: any(i.kind == "left" and i.device == "a" for i in it.incidents()), "that a left")
+        train.send_signal(signal.SIGINT)
+        assert train.wait(PATIENT_S) == 0
+        assert audit(it.pushes) == []
+
+
+@pytest.mark.parametrize("sync", ["asp", "bsp"])
+def test_the_server_is_killed_and_no_push_is_lost_or_counted_twice(tmp_path: Path, sync: str) -> None:
+    with site(tmp_path, epochs=400) as it:
+        train = it.train(sync, 2)
+        joined = [it.join("a", "--speed", "0.3"), it.join("b", "--speed", "0.3")]
+        until(lambda: pushed_by(it, "a") > 9 and pushed_by(it, "b") > 9, "a few pushes")
+        train.send_signal(signal.SIGKILL)
+        train.wait(PATIENT_S)
+        durable = json.loads(next((it.run / "server" / "checkpoints").glob("round-*/manifest.json")).read_text())
+        version = durable["position"]["round"]
+        kept = it.pushes[:version]
+        assert len(kept) == version
+        train = it.train(sync, 2, "--resume")
+        until(lambda: len(it.pushes) > version + 20, "pushes after the restart")
+        train.send_signal(signal.SIGINT)
+        assert train.wait(PATIENT_S) == 0
+        assert [process.wait(30) for process in joined] == [0, 0]
+        assert audit(it.pushes) == []
+        assert it.pushes[:version] == kept
+        assert {e.push.incarnation for e in it.pushes} == {1}  # they went on as who they were
