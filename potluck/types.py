@@ -283,6 +283,13 @@ class Profile(Value, frozen=True, kw_only=True):
         raise InputError(f"profile: no device {name!r}; it has {', '.join(d.device.name for d in self.devices)}")
 
 
+class CopyLine(Value, frozen=True):
+    """The way from a device to its guardian."""
+
+    bytes_s: float
+    shared: bool  # with others: one channel, or one direction at a time
+
+
 class Pace(Value, frozen=True):
     """When a worker pushes next: so many steps, or so much time, after its last push, whichever is first."""
 

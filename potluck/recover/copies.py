@@ -2,18 +2,20 @@
 
 Each device keeps a copy of its own state, to go back to. Of a stage that one device holds alone, another device, its
 guardian, keeps a second one; members of a group have each other, and where one group holds the whole model, nothing is
-copied. A copy takes at most a tenth of a link, in small pieces. The time between copies follows Young: the root of
-twice what one costs, times the time between losses; and copies take at most a fiftieth of any device's time.
+copied. A copy takes a tenth of a link, or half of what training leaves idle of it, in small pieces. The time between
+copies follows Young: the root of twice what one costs, times the time between losses; and copies take at most a
+fiftieth of any device's time.
 """
 
 from __future__ import annotations
 
 import math
 
-from potluck.types import Held, Plan, Profile
+from potluck.types import CopyLine, Held, Plan, Profile
 
-BETWEEN_LOSSES_S = 600.0  # what is assumed; the time between copies goes with its square root
-_MOST_OF_A_LINK = 0.1
+BETWEEN_LOSSES_S = 300.0  # what is assumed; the time between copies goes with its square root
+_PART_OF_A_LINK = 0.1
+_PART_OF_WHAT_IS_IDLE = 0.5
 _MOST_OF_A_DEVICE = 0.02
 
 
@@ -31,13 +33,24 @@ def wards(plan: Plan, device: str) -> tuple[str, ...]:
     return tuple(ward for ward, guardian in guardians(plan).items() if guardian == device)
 
 
-def copy_rates(profile: Profile) -> dict[tuple[str, str], float]:
-    """(device, other) → bytes per second that copies may take of the link between them."""
+def lines(profile: Profile) -> dict[tuple[str, str], CopyLine]:
+    """(device, other) → what copies may take of the link between them."""
     return {
-        (link.source, link.target): _MOST_OF_A_LINK * link.bandwidth_bytes_s
+        (link.source, link.target): CopyLine(link.bandwidth_bytes_s, shared=profile.medium != "full")
         for link in profile.links
         if link.bandwidth_bytes_s
     }
+
+
+def copy_rate(line: CopyLine, used_bytes_s: float | None) -> float:
+    """Bytes per second for copies, given what training sends meanwhile, if that is known.
+
+    Of a medium that others share, nobody knows what is idle.
+    """
+    least = _PART_OF_A_LINK * line.bytes_s
+    if line.shared or used_bytes_s is None:
+        return least
+    return max(least, _PART_OF_WHAT_IS_IDLE * (line.bytes_s - used_bytes_s))
 
 
 class Copying:
@@ -67,7 +80,7 @@ class Copying:
         Where no device says what it costs, that is what it takes of the links while it is under way.
         """
         took_s = self.took_s or 0.0
-        cost_s = self.cost_s or _MOST_OF_A_LINK * took_s
+        cost_s = self.cost_s or _PART_OF_A_LINK * took_s
         return max(took_s, math.sqrt(2 * cost_s * BETWEEN_LOSSES_S), self.cost_s / _MOST_OF_A_DEVICE)
 
     def due(self, now_s: float) -> bool:

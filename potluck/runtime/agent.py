@@ -169,7 +169,7 @@ class Agent:
         self._next: Executor | None = None  # whose state is being put together
         self._programs: tuple[str, ProgramPair] | None = None  # with their digest, as the next plan's are the same
         self._keeper = Keeper(lambda: self._state.live)
-        self._copier = Copier(self._keeper, self._stored, self._timeout_s)
+        self._copier = Copier(self._keeper, self._stored, lambda: self._throttle.busy_s, self._timeout_s)
         self._surveyor = Surveyor(client, spec, device)
         self._own = OwnWork(spec.name, {one.name: one for one in data}, bind, self._throttle, self._fetch)
         self._welcome: Welcome | None = None
@@ -449,7 +449,7 @@ class Agent:
         if force is None or self._executor is None or force.term != held.term:
             return
         wards = {d: replace(held, stage=stage_of(force.plan, d)) for d in force.wards}
-        self._copier.copy(self._executor.site.link, held, force.guardian, wards, force.copy_bytes_s)
+        self._copier.copy(self._executor.site.link, held, force.guardian, wards, force.copy_line)
 
     def _report_state(self, round: int) -> None:
         executor = self._duty()

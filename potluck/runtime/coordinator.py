@@ -95,7 +95,7 @@ class Coordinator:
                     moves=tuple(m for m in restart.moves if device in (m.source, m.target)), optimizer=s.optimizer,
                     seed=s.job.seed, clip_norm=s.job.clip_norm, own_commit=self.alone,
                     window_bytes=s.layout.window_bytes(), guardian=guarded.get(device),
-                    copy_bytes_s=s.copy_bytes_s.get((device, guarded[device])) if device in guarded else None,
+                    copy_line=s.copy_lines.get((device, guarded[device])) if device in guarded else None,
                     wards=wards(s.plan, device) if s.copies else (),
                 ),
             )  # fmt: skip

@@ -11,10 +11,11 @@ from contextlib import contextmanager
 from msgspec.structs import replace
 
 from potluck.errors import LinkError
+from potluck.recover.copies import copy_rate
 from potluck.runtime.keeper import Keeper, copied
 from potluck.runtime.stage import StageState
 from potluck.runtime.state_transfer import receive_state, send_state
-from potluck.types import Held
+from potluck.types import CopyLine, Held
 from potluck.wire.link import Link
 
 _AT_ONCE = 4  # of threads: giving, and taking from a few wards
@@ -25,31 +26,39 @@ _CARRIED_S_PER_BYTE = 1.2e-9  # of CPU time, in the link's own threads
 class Copier:
     """Makes copies, and says so when each is whole. What a broken link interrupts is never kept."""
 
-    def __init__(self, keeper: Keeper, stored: Callable[[Held, StageState, float], None], timeout_s: float) -> None:
-        """`stored` is given every copy that is whole, and what this one has cost so far, from any thread."""
+    def __init__(
+        self, keeper: Keeper, stored: Callable[[Held, StageState, float], None], busy_s: Callable[[], float],
+        timeout_s: float,
+    ) -> None:  # fmt: skip
+        """`stored` is given every copy that is whole, and what this one has cost so far, from any thread; `busy_s`
+        says for how long the device has computed."""
         self._keeper, self._stored, self._timeout_s = keeper, stored, timeout_s
         self._pool = ThreadPoolExecutor(max_workers=_AT_ONCE, thread_name_prefix="potluck-copies")
-        self._cost = _Cost()
+        self._cost = _Cost(busy_s)
+        self._use = _Use()
 
     def copy(
-        self, link: Link, held: Held, guardian: str | None, wards: Mapping[str, Held], bytes_s: float | None
+        self, link: Link, held: Held, guardian: str | None, wards: Mapping[str, Held], line: CopyLine | None
     ) -> None:
         """Copies the state that is trained, now; each ward is about to send this copy of its own."""
         self._cost.begin()
+        self._use.look(link)
         with self._cost.counted():
             state = copied(self._keeper.state(replace(held, live=True)))
         self._stored(held, state, self._cost.seconds)
         if guardian is not None:
-            self._pool.submit(self._give, link, guardian, held, state, bytes_s, link.term)
+            self._pool.submit(self._give, link, guardian, held, state, line, link.term)
         for ward, expected in wards.items():
             self._pool.submit(self._take, link, ward, expected, link.term)
 
-    def _give(self, link: Link, guardian: str, held: Held, state: StageState, bytes_s: float | None, term: int) -> None:
+    def _give(self, link: Link, guardian: str, held: Held, state: StageState, line: CopyLine | None, term: int) -> None:
+        bytes_s = None if line is None else copy_rate(line, self._use.bytes_s)
         try:
             with self._cost.counted(state.nbytes):
                 send_state(
                     link, guardian, held.round, state, self._timeout_s, held, fixed=True, bytes_s=bytes_s, term=term
                 )
+            self._use.copied_bytes += state.nbytes
         except LinkError:
             return  # the guardian never says that it has it
 
@@ -67,20 +76,38 @@ class Copier:
         self._pool.shutdown(wait=False, cancel_futures=True)
 
 
-class _Cost:
-    """What a copy takes of training: its CPU time, times the seconds that go by for each this process gets."""
+class _Use:
+    """What training sends, from one copy to the next."""
 
     def __init__(self) -> None:
+        self.bytes_s: float | None = None  # not known before the second copy
+        self.copied_bytes = 0
+        self._since: tuple[Link, float, int] | None = None  # when, and all that was sent until then but copies
+
+    def look(self, link: Link) -> None:
+        """A copy begins."""
+        now_s, sent = time.monotonic(), link.stats.bytes_sent - self.copied_bytes
+        if self._since is not None and self._since[0] is link:
+            _, before_s, before = self._since
+            self.bytes_s = max(0, sent - before) / max(now_s - before_s, 1e-3)
+        self._since = link, now_s, sent
+
+
+class _Cost:
+    """What a copy takes of training: its CPU time, times the seconds of computing for each CPU second."""
+
+    def __init__(self, busy_s: Callable[[], float]) -> None:
+        self._busy_s = busy_s
         self._lock = threading.Lock()
         self._copying_s = 0.0
         self._stretch = 1.0
-        self._since: tuple[float, float] | None = None  # when the copy began, by the clock and in CPU time
+        self._since: tuple[float, float] | None = None  # when the copy began, in seconds of computing and in CPU time
 
     def begin(self) -> None:
         """A copy begins."""
         with self._lock:
             self._look()
-            self._copying_s, self._since = 0.0, (time.monotonic(), time.process_time())
+            self._copying_s, self._since = 0.0, (self._busy_s(), time.process_time())
 
     @contextmanager
     def counted(self, carried_bytes: int = 0) -> Iterator[Callable[[int], None]]:
@@ -102,8 +129,8 @@ class _Cost:
             return self._copying_s * self._stretch
 
     def _look(self) -> None:
-        """Training goes on since the copy began: long enough, that tells how much of the time is this device's."""
+        """Training goes on since the copy began: long enough, that tells what a CPU second is here."""
         if self._since is not None:
-            passed_s, cpu_s = time.monotonic() - self._since[0], time.process_time() - self._since[1]
-            if passed_s > _LONG_ENOUGH_S and cpu_s > 0:
-                self._stretch = max(1.0, passed_s / cpu_s)
+            busy_s, cpu_s = self._busy_s() - self._since[0], time.process_time() - self._since[1]
+            if busy_s > _LONG_ENOUGH_S and cpu_s > 0:
+                self._stretch = max(1.0, busy_s / cpu_s)

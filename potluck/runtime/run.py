@@ -13,7 +13,7 @@ from potluck.metrics.folds import throughput, usual_round_s
 from potluck.metrics.records import RECORDS, EvaluationRecord, read
 from potluck.model.program import encode
 from potluck.recover.checkpoint import load, newest
-from potluck.recover.copies import copy_rates
+from potluck.recover.copies import lines
 from potluck.runtime.changes import Changes
 from potluck.runtime.chaos import Rehearsal
 from potluck.runtime.coordinator import Coordinator
@@ -65,7 +65,7 @@ def run_on(
     session = replace(
         _session(live, prepared, plan, options, reason, held=before is not None), heard=changes.heard,
         observed=changes.observed, change=changes.due,
-        copy_bytes_s={} if profile is None else copy_rates(profile),
+        copy_lines={} if profile is None else lines(profile),
     )  # fmt: skip
     rehearsal = None
     try:

@@ -16,7 +16,7 @@ from potluck.runtime.layout import PlanLayout
 from potluck.runtime.model_state import ModelState
 from potluck.runtime.roster import Roster
 from potluck.runtime.run_folder import RunFolder
-from potluck.types import Plan, RoundRecord
+from potluck.types import CopyLine, Plan, RoundRecord
 from potluck.wire.link import Link
 
 
@@ -58,7 +58,7 @@ class Session:
     started_s: float = field(default_factory=time.monotonic)
     copies: bool = True  # devices have room for copies of their states
     first_copy_s: float = 0.0  # after which the first is made
-    copy_bytes_s: Mapping[tuple[str, str], float] = field(default_factory=dict)  # (device, guardian) → how fast
+    copy_lines: Mapping[tuple[str, str], CopyLine] = field(default_factory=dict)  # (device, guardian) → what carries it
     exact: bool = True  # a round that is trained again gives the same bits
     fresh: bool = True  # nothing of this run was trained before
     heard: Callable[[str, object], None] = lambda device, message: None  # told what is not about the round in hand

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from potluck.optimizers import Optimizer
-from potluck.types import DeviceProfile, DeviceSpec, Held, Move, Pace, Plan, Timing
+from potluck.types import CopyLine, DeviceProfile, DeviceSpec, Held, Move, Pace, Plan, Timing
 
 PROTOCOL = 6
 PROOF_VARIABLE = "_POTLUCK_PROOF"  # of the environment of a device that the coordinator starts itself; not a setting
@@ -189,7 +189,7 @@ class Prepare(Message, frozen=True, kw_only=True, tag="prepare"):
     own_commit: bool  # a one-device plan commits by itself
     window_bytes: int  # room that links between devices need for this plan
     guardian: str | None = None  # who keeps a copy of your state
-    copy_bytes_s: float | None = None  # how fast it may be sent there
+    copy_line: CopyLine | None = None  # what carries it there, if that is known
     wards: tuple[str, ...] = ()  # whose copies you keep
 
 

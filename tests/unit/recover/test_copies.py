@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 
-from potluck.recover.copies import Copying, copy_rates, guardians, wards
+from potluck.recover.copies import Copying, copy_rate, guardians, lines, wards
 from potluck.types import Held, Member, Plan, Stage
 from tests.unit.plan.instances import a_model, a_profile
 
@@ -44,8 +45,8 @@ def test_the_time_between_copies_goes_with_the_root_of_what_one_costs() -> None:
     copying = Copying(plan_of(("a",), ("b",)), term=1)
     copying.ordered(1, 100.0)
     for device, stage in (("a", 0), ("b", 1), ("b", 0), ("a", 1)):
-        copying.stored(device, Held(term=1, stage=stage, round=1), 101.2)
-    assert copying.period_s == pytest.approx(12.0)  # a tenth of 1.2 s, and the root of 2 x 0.12 x 600
+        copying.stored(device, Held(term=1, stage=stage, round=1), 102.4)
+    assert copying.period_s == pytest.approx(12.0)  # a tenth of 2.4 s, and the root of 2 x 0.24 x 300
     assert not copying.due(111.9)
     assert copying.due(112.1)
 
@@ -53,8 +54,8 @@ def test_the_time_between_copies_goes_with_the_root_of_what_one_costs() -> None:
 @pytest.mark.parametrize(
     ("cost_s", "took_s", "period_s"),
     [
-        (0.03, 1.0, 6.0),  # the root of 2 x 0.03 x 600
-        (0.03, 9.0, 9.0),  # one at a time
+        (0.06, 1.0, 6.0),  # the root of 2 x 0.06 x 300
+        (0.06, 9.0, 9.0),  # one at a time
         (0.96, 1.0, 48.0),  # at most a fiftieth of a device
     ],
 )
@@ -68,10 +69,14 @@ def test_devices_say_what_a_copy_costs_them(cost_s: float, took_s: float, period
     assert copying.period_s == pytest.approx(period_s)
 
 
-def test_a_copy_takes_a_tenth_of_a_link() -> None:
+def test_a_copy_takes_a_tenth_of_a_link_or_half_of_what_is_idle() -> None:
     profile = a_profile(1, a_model(1, 3), [1.0, 0.5], bandwidth=1e7)
-    assert copy_rates(profile)["d0", "d1"] == pytest.approx(1e6)
-    assert copy_rates(a_profile(1, a_model(1, 3), [1.0, 0.5], bandwidth=None)) == {}
+    line = lines(profile)["d0", "d1"]
+    assert copy_rate(line, None) == pytest.approx(1e6)
+    assert copy_rate(line, 2e6) == pytest.approx(4e6)
+    assert copy_rate(line, 9.9e6) == pytest.approx(1e6)
+    assert copy_rate(lines(replace(profile, medium="shared"))["d0", "d1"], 2e6) == pytest.approx(1e6)
+    assert lines(a_profile(1, a_model(1, 3), [1.0, 0.5], bandwidth=None)) == {}
 
 
 def test_the_first_copy_waits_until_there_is_something_to_lose() -> None:

@@ -11,7 +11,7 @@ import torch
 from potluck.runtime.copier import Copier
 from potluck.runtime.keeper import Keeper
 from potluck.runtime.stage import StageState
-from potluck.types import Held
+from potluck.types import CopyLine, Held
 from potluck.wire.zmq_link import ZmqLink
 
 Told = tuple[Held, StageState, float]
@@ -30,7 +30,7 @@ def links() -> Iterator[tuple[ZmqLink, ZmqLink]]:
 def copier(held: Held, state: StageState, told: queue.Queue[Told]) -> Copier:
     keeper = Keeper(lambda: held)
     keeper.train(lambda: state)
-    return Copier(keeper, lambda *words: told.put(words), timeout_s=20.0)
+    return Copier(keeper, lambda *words: told.put(words), lambda: 0.0, timeout_s=20.0)
 
 
 def test_a_guardian_has_the_same_numbers_and_both_say_what_it_cost(links: tuple[ZmqLink, ZmqLink]) -> None:
@@ -41,7 +41,7 @@ def test_a_guardian_has_the_same_numbers_and_both_say_what_it_cost(links: tuple[
     giver, guardian = copier(first, state, at_a), copier(second, StageState({}, {}), at_b)
     kept = Held(term=1, stage=0, round=4)
     guardian.copy(links[1], Held(term=1, stage=1, round=4), None, {"a": kept}, None)
-    giver.copy(links[0], kept, "b", {}, 1e8)
+    giver.copy(links[0], kept, "b", {}, CopyLine(1e9, shared=False))
     assert at_b.get(timeout=20)[0].stage == 1  # its own, at once
     held, arrived, cost_s = at_b.get(timeout=20)
     assert held == kept
