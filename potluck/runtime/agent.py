@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import queue
 import signal
@@ -111,6 +112,7 @@ def run_agent(
     sys.setswitchinterval(0.001)  # let the link's thread in quickly while this one computes
     device = settle(spec)
     warm_up(device)
+    gc.freeze()  # what is loaded stays: no collection has to look at it again
     client: Client = ControlClient(address, FromCoordinator, timeout_s=_JOIN_TIMEOUT_S)
     agent = Agent(client, spec, device, bind, say, hold_s, chaos, failpoint, data)
     try:
@@ -169,7 +171,7 @@ class Agent:
         self._next: Executor | None = None  # whose state is being put together
         self._programs: tuple[str, ProgramPair] | None = None  # with their digest, as the next plan's are the same
         self._keeper = Keeper(lambda: self._state.live)
-        self._copier = Copier(self._keeper, self._stored, lambda: self._throttle.busy_s, self._timeout_s)
+        self._copier = Copier(self._keeper, self._stored, self._timeout_s)
         self._surveyor = Surveyor(client, spec, device)
         self._own = OwnWork(spec.name, {one.name: one for one in data}, bind, self._throttle, self._fetch)
         self._welcome: Welcome | None = None

@@ -26,15 +26,11 @@ _CARRIED_S_PER_BYTE = 1.2e-9  # of CPU time, in the link's own threads
 class Copier:
     """Makes copies, and says so when each is whole. What a broken link interrupts is never kept."""
 
-    def __init__(
-        self, keeper: Keeper, stored: Callable[[Held, StageState, float], None], busy_s: Callable[[], float],
-        timeout_s: float,
-    ) -> None:  # fmt: skip
-        """`stored` is given every copy that is whole, and what this one has cost so far, from any thread; `busy_s`
-        says for how long the device has computed."""
+    def __init__(self, keeper: Keeper, stored: Callable[[Held, StageState, float], None], timeout_s: float) -> None:
+        """`stored` is given every copy that is whole, and what this one has cost so far, from any thread."""
         self._keeper, self._stored, self._timeout_s = keeper, stored, timeout_s
         self._pool = ThreadPoolExecutor(max_workers=_AT_ONCE, thread_name_prefix="potluck-copies")
-        self._cost = _Cost(busy_s)
+        self._cost = _Cost()
         self._use = _Use()
 
     def copy(
@@ -94,20 +90,22 @@ class _Use:
 
 
 class _Cost:
-    """What a copy takes of training: its CPU time, times the seconds of computing for each CPU second."""
+    """What a copy takes of training: its CPU time, times the seconds of training for each CPU second.
 
-    def __init__(self, busy_s: Callable[[], float]) -> None:
-        self._busy_s = busy_s
+    Waiting counts as training here, so that copies take no larger part of the CPU time than of the time.
+    """
+
+    def __init__(self) -> None:
         self._lock = threading.Lock()
         self._copying_s = 0.0
         self._stretch = 1.0
-        self._since: tuple[float, float] | None = None  # when the copy began, in seconds of computing and in CPU time
+        self._since: tuple[float, float] | None = None  # when the copy began, by the clock and in CPU time
 
     def begin(self) -> None:
         """A copy begins."""
         with self._lock:
             self._look()
-            self._copying_s, self._since = 0.0, (self._busy_s(), time.process_time())
+            self._copying_s, self._since = 0.0, (time.monotonic(), time.process_time())
 
     @contextmanager
     def counted(self, carried_bytes: int = 0) -> Iterator[Callable[[int], None]]:
@@ -129,8 +127,8 @@ class _Cost:
             return self._copying_s * self._stretch
 
     def _look(self) -> None:
-        """Training goes on since the copy began: long enough, that tells what a CPU second is here."""
+        """Training goes on since the copy began: long enough, that tells how long a CPU second of it takes."""
         if self._since is not None:
-            busy_s, cpu_s = self._busy_s() - self._since[0], time.process_time() - self._since[1]
-            if busy_s > _LONG_ENOUGH_S and cpu_s > 0:
-                self._stretch = max(1.0, busy_s / cpu_s)
+            passed_s, cpu_s = time.monotonic() - self._since[0], time.process_time() - self._since[1]
+            if passed_s > _LONG_ENOUGH_S and cpu_s > 0:
+                self._stretch = max(1.0, passed_s / cpu_s)

@@ -30,7 +30,7 @@ def links() -> Iterator[tuple[ZmqLink, ZmqLink]]:
 def copier(held: Held, state: StageState, told: queue.Queue[Told]) -> Copier:
     keeper = Keeper(lambda: held)
     keeper.train(lambda: state)
-    return Copier(keeper, lambda *words: told.put(words), lambda: 0.0, timeout_s=20.0)
+    return Copier(keeper, lambda *words: told.put(words), timeout_s=20.0)
 
 
 def test_a_guardian_has_the_same_numbers_and_both_say_what_it_cost(links: tuple[ZmqLink, ZmqLink]) -> None:
