@@ -39,16 +39,21 @@ def join_command(spec: DeviceSpec, address: str) -> list[str]:
 
 
 def join_all(
-    bed: Testbed, address: str | None = None, *, logs: Path, devices: Sequence[str] | None = None
-) -> dict[str, subprocess.Popen[bytes]]:
-    """Starts `potluck join` on every device, or on these; what each says goes to DEVICE.log in the folder `logs`."""
+    bed: Testbed, address: str | None = None, *, logs: Path, devices: Sequence[str] | None = None,
+    more: Mapping[str, Sequence[str]] | None = None,
+) -> dict[str, subprocess.Popen[bytes]]:  # fmt: skip
+    """Starts `potluck join` on every device, or on these; what each says goes to DEVICE.log in the folder `logs`.
+
+    `more` are words that some devices' owners add to the command.
+    """
     logs.mkdir(parents=True, exist_ok=True)
     agents = {}
     for spec in bed.fleet.devices:
         if devices is None or spec.name in devices:
             with (logs / f"{spec.name}.log").open("ab") as log:
+                command = [*join_command(spec, address or coordinator_address(bed)), *(more or {}).get(spec.name, ())]
                 agents[spec.name] = bed.start(
-                    spec.name, join_command(spec, address or coordinator_address(bed)), env=environment(spec.threads),
+                    spec.name, command, env=environment(spec.threads),
                     stdout=log, stderr=subprocess.STDOUT,
                 )  # fmt: skip
     return agents

@@ -115,6 +115,7 @@ class PushRecord(Value, frozen=True, kw_only=True, tag="push"):
     loss: float | None
     skipped: str
     reason: str  # why the device pushes when it does, or may go on when it does
+    cpu_s: float  # of the steps that went into it
     at_s: float
 
 

@@ -19,6 +19,8 @@ from potluck.types import Pace
 
 _GOAL = 0.9  # of the loss at the beginning of a search: what the rewards of different rates are compared by
 _JUMP = 1.3  # by which the loss rises before the rate is searched anew
+_FEW = 4  # pushes in a check period to begin with: ten steps of the slowest worker between two, by default
+_FEW_STEPS = 5
 _DOUBTS = 2  # rates in a row that may look worse by chance
 
 
@@ -31,6 +33,7 @@ class _Search:
     first: float = math.nan  # the loss at its beginning
     began_s: float = 0.0
     points: list[tuple[float, float]] = field(default_factory=list)  # time and loss since the rate was taken up
+    tried: set[int] = field(default_factory=set)
     worse: int = 0  # rates in a row that promised less than the best
     over: bool = False
 
@@ -61,7 +64,9 @@ class Adsp(Policy):
         mine = self.workers[worker]
         left = self._target - mine.pushes
         rest_s = max(0.0, self._period_began_s + self.period_s - now_s) if self._known else self.period_s
-        if left > 0:
+        if not self._known and not mine.pushes:  # the sooner there is a loss, the sooner the search can begin
+            wait_s, why = self.period_s / self._first_rate(None), "its first push"
+        elif left > 0:
             wait_s, why = rest_s / left, f"{left} to go in {rest_s:.3g} s"
         else:  # not again before the check, so that nobody is two ahead
             wait_s, why = max(self.period_s / self.rate, rest_s), f"its {self.rate} pushes of this period are made"
@@ -88,13 +93,14 @@ class Adsp(Policy):
             if now_s - search.began_s >= self.epoch_s and math.isfinite(loss):
                 return self._begin(loss, now_s, f"{self.epoch_s:.3g} s are over")
             return self._period(now_s, f"{search.rate} pushes each, as found")
-        return self._period(now_s, self._next_rate(now_s, loss))
+        return self._period(now_s, self._next_rate(now_s))
 
     def _begin(self, loss: float, now_s: float, why: str) -> Answer:
-        """Searches from one push a period on."""
+        """Searches for the best rate."""
         self._lowest = loss
-        self._search = _Search(first=loss, began_s=now_s, points=[(0.0, loss)])
-        return self._period(now_s, f"search for the best rate, from 1 push in {self.period_s:.3g} s on: {why}")
+        rate = self._first_rate(self._search.rate if self._search.over else None)
+        self._search = _Search(rate=rate, first=loss, began_s=now_s, points=[(0.0, loss)])
+        return self._period(now_s, f"search for the best rate, from {rate} in {self.period_s:.3g} s on: {why}")
 
     def _period(self, now_s: float, reason: str) -> Answer:
         """A check period begins: all get the same number of pushes to reach."""
@@ -103,29 +109,33 @@ class Adsp(Policy):
         self._target = due + self._search.rate
         return Answer(paces={name: self.pace(name, now_s) for name in self.workers}, reason=reason)
 
-    def _next_rate(self, now_s: float, loss: float) -> str:
-        """One more push a period as long as that helps."""
-        search = self._search
+    def _next_rate(self, now_s: float) -> str:
+        """Another rate as long as that helps."""
+        search, rate = self._search, self._search.rate
         times, losses = zip(*search.points, strict=True)
         found = reward(times, losses, search.first, _GOAL * search.first, robust=self.robust)
-        rate, search.points = search.rate, search.points[-1:]
-        search.points = [(0.0, search.points[0][1])] if search.points else []
-        search.began_s = now_s
+        search.points, search.began_s = [(0.0, losses[-1])], now_s
         words = "no falling course" if found is None else f"reward {found.value:.3g} ± {found.error:.2g}"
         before = search.best
         if found is not None and (before is None or found.value > before[1].value):
             search.best, search.worse = (rate, found), 0
         else:
             search.worse += 1
-        if self._goes_on(found, before) and rate < self._most():
-            search.rate = rate + 1
-            return f"{rate} pushes: {words}; try {rate + 1}"
+        search.tried.add(rate)
+        following = self._following(rate, found, before)
+        if following is not None and following not in search.tried and 1 <= following <= self._most():
+            search.rate = following
+            return f"{rate} pushes: {words}; try {following}"
         search.rate, search.over = (search.best[0] if search.best else rate), True
         return f"{rate} pushes: {words}; stay with {search.rate}"
 
-    def _goes_on(self, found: Reward | None, before: tuple[int, Reward] | None) -> bool:
-        """Whether more pushes are worth a try, given what this rate promises and what the best one before did."""
-        return before is None or (found is not None and found.value > before[1].value)
+    def _first_rate(self, before: int | None) -> int:
+        """Where a search begins, given the rate in force."""
+        return 1
+
+    def _following(self, rate: int, found: Reward | None, before: tuple[int, Reward] | None) -> int | None:
+        """The rate to try next, given what this one promises and what the best one before did; None: enough."""
+        return rate + 1 if before is None or (found is not None and found.value > before[1].value) else None
 
     def _most(self) -> int:
         """Pushes in a period of which half would go into pushing and pulling."""
@@ -136,8 +146,9 @@ class Adsp(Policy):
 class Ours(Adsp):
     """ADSP with more losses a period, a fit that outliers do not sway, and pushes that count by data and by age.
 
-    A rate that looks worse by less than the fit is sure of does not end the search at once; one that is worse beyond
-    doubt does.
+    The search begins with a few pushes and doubles them; where more is worse from the start, it tries fewer. A rate
+    that looks worse by less than the fit is sure of does not end the search at once; one that is worse beyond doubt
+    does.
     """
 
     name = "ours"
@@ -150,7 +161,22 @@ class Ours(Adsp):
         late = max(0, report.staleness - (len(self.workers) - 1))
         return part / math.sqrt(1 + late / len(self.workers))
 
-    def _goes_on(self, found: Reward | None, before: tuple[int, Reward] | None) -> bool:
-        if found is None or before is None or found.value > before[1].value:
-            return True
-        return self._search.worse < _DOUBTS and not before[1].better_than(found)
+    def _first_rate(self, before: int | None) -> int:
+        return before or _FEW
+
+    def _most(self) -> int:
+        """At least a few steps of the slowest worker between two pushes: else counts drift apart by whole steps."""
+        slowest_s = max((w.step_s or 0.0 for w in self.workers.values()), default=0.0)
+        return min(super()._most(), max(1, int(self.period_s / _FEW_STEPS / slowest_s)) if slowest_s > 0 else 10**6)
+
+    def _following(self, rate: int, found: Reward | None, before: tuple[int, Reward] | None) -> int | None:
+        best = self._search.best
+        least, most = min(self._search.tried), max(self._search.tried)
+        doubtful = (
+            found is None or before is None or (self._search.worse < _DOUBTS and not before[1].better_than(found))
+        )
+        if best is not None and best[0] == least and rate == most and not doubtful:
+            return least // 2  # more was worse: is fewer better?
+        if rate == least and rate != most:
+            return rate // 2 if best is not None and best[0] == rate else None
+        return rate * 2 if doubtful or (best is not None and best[0] == rate) else None

@@ -27,7 +27,7 @@ class Client:
         self._pushed_s = now_s
         self.kept: list[Push] = []  # not known to be in a snapshot, oldest first
         self.overhead_s = 0.0  # of the last push and pull
-        self._sequence = 0
+        self._sequence = self._durable = 0
         self._under_way_s: float | None = None  # since when a push has no answer
         self._begin()
 
@@ -46,8 +46,13 @@ class Client:
 
     @property
     def has_news(self) -> bool:
-        """Whether it trained since its last push, and may push that now."""
-        return bool(self._steps) and self._under_way_s is None and len(self.kept) < MOST_KEPT
+        """Whether it trained since its last push."""
+        return bool(self._steps)
+
+    @property
+    def may_push(self) -> bool:
+        """Whether a push would not be one too many."""
+        return self._under_way_s is None and len(self.kept) < MOST_KEPT
 
     @property
     def stands_still(self) -> bool:
@@ -96,19 +101,35 @@ class Client:
             return False
         self.overhead_s = now_s - self._under_way_s
         self._under_way_s, self.version = None, version
+        self._forget()
         if pace is not None:
             self.pace = pace
         return True
 
     def durable(self, up_to: int) -> None:
         """Pushes that a restart of the server cannot lose any more."""
-        self.kept = [push for push in self.kept if push.sequence > up_to]
+        self._durable = max(self._durable, up_to)
+        self._forget()
+
+    def _forget(self) -> None:
+        """The push under way is kept whatever happens: its answer may be lost, and then it is pushed again."""
+        open_one = self._sequence if self._under_way_s is not None else None
+        self.kept = [p for p in self.kept if p.sequence > self._durable or p.sequence == open_one]
 
     def server_back(self, seen: int) -> tuple[Push, ...] | None:
         """The server has restarted, with pushes up to this one: those to be pushed again, oldest first.
 
-        None where one is missing that is not kept any more: then the worker has to enter anew.
+        One without an answer is among them even if it counts: it is answered then. None where one is missing that is
+        not kept any more: then the worker has to enter anew.
         """
         again = tuple(push for push in self.kept if push.sequence > seen)
         oldest = again[0].sequence if again else self._sequence + 1
-        return again if oldest == seen + 1 else None
+        if oldest != seen + 1:
+            return None
+        return again or (() if self.under_way is None else (self.under_way,))
+
+    def go_on(self, pace: Pace, now_s: float, *, waits: bool) -> None:
+        """By the policy of a server that has restarted; the time that it was away is no overhead."""
+        self.pace, self._waits = pace, waits
+        if self._under_way_s is not None:
+            self._under_way_s = now_s

@@ -9,13 +9,13 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
 import torch
 
-from potluck.errors import InputError
+from potluck.errors import InputError, PotluckError
 from potluck.paramserver.book import Book, Push
 from potluck.paramserver.flat import Flat
 from potluck.paramserver.harm import Norms
@@ -41,6 +41,7 @@ class Release:
 
     weights: Weights
     sequence: int
+    incarnation: int
 
 
 @dataclass(frozen=True)
@@ -52,6 +53,7 @@ class Reply:
     go: Mapping[str, Release] = field(default_factory=dict)
     paces: Mapping[str, Pace] = field(default_factory=dict)
     reason: str = ""
+    version: int = 0  # of the weights with the push, if it was applied
 
 
 @dataclass(frozen=True)
@@ -64,6 +66,7 @@ class Admission:
     waits: bool
     seen: int  # its newest push that counts
     others: Reply
+    back: bool = False  # it goes on as who it was
 
 
 class ParameterServer:
@@ -90,6 +93,7 @@ class ParameterServer:
         self._vector = self._flat.vector(tensors)
         self._lock = threading.Lock()
         self._saving = threading.Lock()
+        self._over = False
         for worker in self._log.page.seen:
             policy.joined(worker, self._log.samples[worker], now_s)
 
@@ -134,14 +138,15 @@ class ParameterServer:
             known = self._book.seen(worker)
             if known is None or known.incarnation != incarnation or worker not in self._policy.workers:
                 return None
-            return self._admission(incarnation, known.sequence, self._policy.pace(worker, now_s), Answer())
+            found = self._admission(incarnation, known.sequence, self._policy.pace(worker, now_s), Answer())
+            return replace(found, back=True)
 
     def push(self, push: Push, difference: torch.Tensor, overhead_s: float, now_s: float) -> Reply:
         """Applies a difference, once. One that is known already is answered once more, if it need not wait."""
         fits = difference.dtype == self._flat.dtype and difference.shape == (self._flat.size,)
         norm = float(torch.linalg.vector_norm(difference)) if fits else math.nan
         with self._lock:
-            here = push.worker in self._policy.workers
+            here = push.worker in self._policy.workers and not self._over
             status = self._book.judge(push) if here else "fenced"
             durable = self._book.durable_up_to(push.worker)
             if status == "known":
@@ -158,7 +163,8 @@ class ParameterServer:
             if not harm:
                 self._vector = torch.add(self._vector, difference, alpha=entry.scale)
             answer = self._policy.pushed(report, now_s)
-            return self._reply("skipped" if harm else "applied", durable, answer, harm or answer.reason)
+            reply = self._reply("skipped" if harm else "applied", durable, answer, harm or answer.reason)
+            return replace(reply, version=entry.version)
 
     def leave(self, worker: str, now_s: float) -> Reply:
         """A worker is gone; those who waited for it alone go on."""
@@ -178,11 +184,19 @@ class ParameterServer:
         with self._saving:
             with self._lock:
                 page, weights = self._book.page(), self._newest()
-            self._log.sync()  # the ledger first: weights that it does not explain are of no use
+            try:
+                self._log.sync()  # the ledger first: weights that it does not explain are of no use
+            except OSError as error:
+                raise PotluckError(f"{PUSHES}: cannot be written: {error.strerror}; free some space there") from error
             self._save(weights.version, {**self._rest, **self._flat.tensors(weights.vector)})
             with self._lock:
                 self._book.saved(page)
             return weights.version
+
+    def end(self) -> None:
+        """No push is applied any more."""
+        with self._lock:
+            self._over = True
 
     def durable_up_to(self, worker: str) -> int:
         """The newest push of a worker that a restart does not lose."""
@@ -203,7 +217,7 @@ class ParameterServer:
     def _known(self, push: Push, durable: int) -> Reply:
         newest = self._book.seen(push.worker)
         may_go = newest is not None and newest.sequence == push.sequence and push.worker not in self._policy.waiting
-        go = {push.worker: Release(self._newest(), push.sequence)} if may_go else {}
+        go = {push.worker: Release(self._newest(), push.sequence, push.incarnation)} if may_go else {}
         return Reply("known", durable, go, reason="it was applied before")
 
     def _reply(
@@ -211,7 +225,7 @@ class ParameterServer:
     ) -> Reply:
         newest = self._newest()
         seen = {worker: self._book.seen(worker) for worker in answer.go}
-        go = {worker: Release(newest, known.sequence) for worker, known in seen.items() if known is not None}
+        go = {w: Release(newest, known.sequence, known.incarnation) for w, known in seen.items() if known is not None}
         return Reply(status, durable, go, dict(answer.paces), reason)
 
 

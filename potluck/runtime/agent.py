@@ -90,6 +90,7 @@ from potluck.wire.messages import (
     Ready,
     Repace,
     Stop,
+    Unreachable,
     Verdict,
     Welcome,
     Work,
@@ -173,7 +174,7 @@ class Agent:
         self._keeper = Keeper(lambda: self._state.live)
         self._copier = Copier(self._keeper, self._stored, self._timeout_s)
         self._surveyor = Surveyor(client, spec, device)
-        self._own = OwnWork(spec.name, {one.name: one for one in data}, bind, self._throttle, self._fetch)
+        self._own = OwnWork(spec.name, device, {one.name: one for one in data}, bind, self._throttle, self._fetch)
         self._welcome: Welcome | None = None
         self._closed = False
 
@@ -345,6 +346,8 @@ class Agent:
 
     def _enter(self, welcome: Welcome) -> None:
         self._timeout_s, self._welcome = welcome.timeout_s, welcome
+        if self._own.incarnation:
+            self._tell(Works())
         if self._link is not None:  # of before: another coordinator may count its terms from 1 again
             self._link.close()
         self._link = open_link(welcome.carrier, self._spec.name, self._bind, welcome.bandwidth_bytes_s)
@@ -359,16 +362,18 @@ class Agent:
         """
         if self._welcome is None:
             raise DeviceError("told to train before the welcome; join again")
-        self._tell(Works())
         self._client.send(self._own.meet(order, self._welcome))
         try:
-            self._own.work(order, lambda: not self._work.empty())
+            self._own.begin(order)
+            self._tell(Works())
+            self._own.train(lambda: not self._work.empty())
         except LinkError as error:
             deadline = time.monotonic() + _EXPLAINED_S
             while self._work.empty() and not self._state.sought and time.monotonic() < deadline:
                 time.sleep(_LOOK_S)
             if self._work.empty() and not self._state.sought:
                 self._say(str(error))
+                self._client.send(Unreachable(text=str(error)))
 
     def _fetch(self, digest: str, timeout_s: float) -> bytes:
         return self._client.fetch(digest, timeout_s)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import numpy as np
+import numpy.typing as npt
 import torch
 
 from potluck.errors import DeviceError
@@ -13,6 +15,9 @@ from potluck.optimizers import Optimizer
 from potluck.paramserver.flat import Flat
 from potluck.runtime.reference import UncutRun
 
+_CPU = torch.device("cpu")
+_MOST_BAD = 10
+
 
 class LocalTrainer:
     """One step after the other over its samples, each epoch in an order of its own."""
@@ -20,9 +25,13 @@ class LocalTrainer:
     def __init__(
         self, programs: ProgramPair, state: dict[str, torch.Tensor], optimizer: Optimizer,
         data: Mapping[str, torch.Tensor], *, batch_size: int, seed: int, clip_norm: float | None = None,
+        device: torch.device = _CPU,
     ) -> None:  # fmt: skip
         """`data` are the feeds, the sample along the first axis; `seed` is this worker's own."""
-        self._run = UncutRun(programs, state, optimizer, seed=seed, clip_norm=clip_norm)
+        self._run = UncutRun(programs, state, optimizer, seed=seed, clip_norm=clip_norm, device=device)
+        self._device = device
+        self._order: tuple[int, npt.NDArray[np.int64]] | None = None  # of an epoch
+        self._bad = 0  # steps in a row that were not finite
         self._data, self._seed = data, seed
         self._count = min(len(tensor) for tensor in data.values())
         self._batch = min(batch_size, self._count)
@@ -42,17 +51,26 @@ class LocalTrainer:
     def feeds(self, step: int) -> dict[str, torch.Tensor]:
         """What it trains on in a step. What is left over at the end of an epoch comes in another one."""
         epoch, place = divmod(step, self._count // self._batch)
-        order = epoch_order(self._seed, epoch, self._count)[place * self._batch : (place + 1) * self._batch]
-        return {name: tensor.index_select(0, torch.from_numpy(order)) for name, tensor in self._data.items()}
+        if self._order is None or self._order[0] != epoch:
+            self._order = epoch, epoch_order(self._seed, epoch, self._count)
+        rows = torch.from_numpy(self._order[1][place * self._batch : (place + 1) * self._batch])
+        return {name: tensor.index_select(0, rows).to(self._device) for name, tensor in self._data.items()}
 
     def step(self, lr_scale: float = 1.0) -> tuple[int, float]:
-        """Trains on the next samples; returns how many, and their loss."""
-        feeds = self.feeds(self._steps)
-        judgement = self._run.round(self._steps, [(feeds, torch.ones(self._batch))], lr_scale)
-        if judgement.kind != "commit":
-            raise DeviceError(f"step {self._steps}: loss or gradients are not finite; look at the data, lower the rate")
-        self._steps += 1
-        return self._batch, judgement.loss
+        """Trains on the next samples; returns how many, and their loss. A step that is not finite is left out."""
+        while True:
+            feeds = self.feeds(self._steps)
+            judgement = self._run.round(self._steps, [(feeds, torch.ones(self._batch))], lr_scale)
+            self._steps += 1
+            if judgement.kind == "commit":
+                self._bad = 0
+                return self._batch, judgement.loss
+            self._bad += 1
+            if self._bad >= _MOST_BAD:
+                raise DeviceError(
+                    f"step {self._steps}: loss or gradients are not finite, for the {_MOST_BAD}th time in a row; "
+                    "look at the data, lower the rate"
+                )
 
     def tensors(self) -> dict[str, torch.Tensor]:
         """Weights and buffers by name, as they are."""

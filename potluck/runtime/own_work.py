@@ -17,7 +17,7 @@ from potluck.runtime.carriers import open_link
 from potluck.runtime.local_trainer import LocalTrainer
 from potluck.runtime.throttle import Throttle
 from potluck.runtime.worker import Worker
-from potluck.types import COORDINATOR, Pace
+from potluck.types import COORDINATOR
 from potluck.wire.link import Link
 from potluck.wire.messages import Durable, Load, Loaded, Met, Repace, Welcome, Work
 
@@ -28,14 +28,16 @@ class OwnWork:
     """One device's part in a run around a parameter server."""
 
     def __init__(
-        self, name: str, data: Mapping[str, LocalData], bind: str, throttle: Throttle,
+        self, name: str, device: torch.device, data: Mapping[str, LocalData], bind: str, throttle: Throttle,
         fetch: Callable[[str, float], bytes],
     ) -> None:  # fmt: skip
         """`fetch` gets a blob by its digest, within so many seconds."""
+        self._device = device
         self._name, self._data, self._bind, self._throttle, self._fetch = name, data, bind, throttle, fetch
         self._worker: Worker | None = None
         self._link: Link | None = None
         self._loaded: Loaded | None = None
+        self._order: Load | None = None
         self.run = ""  # the run that it works for
         self.refused = False  # what its owner gave it does not do
 
@@ -58,7 +60,10 @@ class OwnWork:
 
         Who has done so for this run before holds what it has: the server may need its last pushes again.
         """
-        if self._loaded is not None and self.run == order.run:
+        if self._loaded is not None and self._order is not None and self.run == order.run:
+            if self._order != order:
+                self.refused = True
+                return Loaded(problem=f"{self._name} has begun with another job; restore it, or join again")
             return self._loaded
         try:
             data = self._samples(order, timeout_s)
@@ -73,12 +78,12 @@ class OwnWork:
             begin = {name: tensor.clone() for name, tensor in state.items()}
             return LocalTrainer(
                 programs, begin, order.optimizer, data, batch_size=order.batch_size, seed=seed,
-                clip_norm=order.clip_norm,
+                clip_norm=order.clip_norm, device=self._device,
             )  # fmt: skip
 
         step_s = self._step_s(trainer())
         self._worker = Worker(self._name, trainer(), self._throttle, timeout_s)
-        self.run = order.run
+        self.run, self._order = order.run, order
         self._loaded = Loaded(samples=len(next(iter(data.values()))), step_s=step_s)
         return self._loaded
 
@@ -91,18 +96,24 @@ class OwnWork:
         self._link.adopt(order.term, {COORDINATOR: order.address}, order.window_bytes)
         return Met(incarnation=order.incarnation, address=self._link.address)
 
-    def work(self, order: Work, interrupted: Callable[[], bool]) -> None:
-        """Trains until something else is to be done; a LinkError if the server cannot be reached."""
+    def begin(self, order: Work) -> None:
+        """Waits until the server listens; a LinkError if it cannot be reached."""
         if self._worker is None or self._link is None:
             raise InputError("told to train before anything was loaded; join again")
         self._worker.begin(self._link, order)
-        self._worker.run(interrupted)
+
+    def train(self, interrupted: Callable[[], bool]) -> None:
+        """Trains until something else is to be done; a LinkError if the server cannot be reached."""
+        if self._worker is not None:
+            self._worker.run(interrupted)
 
     def hear(self, news: Repace | Durable) -> None:
         """From the listening thread: what concerns training, and need not interrupt it."""
         if self._worker is not None:
-            heard: Pace | int = news.pace if isinstance(news, Repace) else news.up_to
-            self._worker.hear(heard)
+            if isinstance(news, Repace):
+                self._worker.hear(news.pace)
+            elif news.incarnation == self.incarnation:
+                self._worker.hear(news.up_to)
 
     def leave(self, then: Callable[[], None]) -> bool:
         """Pushes what it has and then calls this; False where it does not train."""

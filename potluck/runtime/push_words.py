@@ -20,6 +20,7 @@ class PushWords(msgspec.Struct, frozen=True, kw_only=True):
 
     push: Push
     overhead_s: float  # of the push before and its answer
+    cpu_s: float = 0.0  # that its steps took since the push before
 
 
 class PullWords(msgspec.Struct, frozen=True, kw_only=True):

@@ -28,7 +28,7 @@ class UncutRun:
 
     def __init__(
         self, programs: ProgramPair, state: dict[str, torch.Tensor], optimizer: Optimizer, *, seed: int,
-        clip_norm: float | None, lanes: Plan | None = None,
+        clip_norm: float | None, lanes: Plan | None = None, device: torch.device = _CPU,
     ) -> None:  # fmt: skip
         self.programs, self.clip_norm = programs, clip_norm
         names = {s.kind: [x.name for x in programs.train.sources if x.kind == s.kind] for s in programs.train.sources}
@@ -38,7 +38,7 @@ class UncutRun:
         held = StageState(
             {n: t for n, t in parameters.items() if n not in buffers}, {n: state[n] for n in state if n in buffers}
         )
-        self.stage = StageRunner(programs, (0, programs.train.block_count), held, optimizer, seed, _CPU)
+        self.stage = StageRunner(programs, (0, programs.train.block_count), held, optimizer, seed, device)
         self.order = trainable_names(programs)
         self._inputs = {s.name: s.id for s in programs.train.sources if s.kind == "input"}
         self._layout = PlanLayout(programs, lanes) if lanes is not None else None

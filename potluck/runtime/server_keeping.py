@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -24,6 +25,7 @@ from potluck.runtime.whole_evaluation import WholeEvaluation
 
 SERVER = "server"  # folder of the snapshots, in a run's folder
 _LOOK_S = 0.5
+_ALL_ROUNDS = 2**62
 
 Tensors = Mapping[str, torch.Tensor]
 
@@ -31,14 +33,18 @@ Tensors = Mapping[str, torch.Tensor]
 class ServerKeeping:
     """Keeps the weights of one server. A full disk does not stop training."""
 
-    def __init__(self, prepared: PreparedJob, path: Path, say: Callable[[Record], None], *, resume: bool) -> None:
-        self._prepared, self._job, self._path, self._say = prepared, prepared.job, path, say
+    def __init__(
+        self, prepared: PreparedJob, path: Path, say: Callable[[Record], None],
+        failed: Callable[[Exception], None], *, resume: bool,
+    ) -> None:  # fmt: skip
+        """`failed` is told what goes wrong in the background, from any thread."""
+        self._prepared, self._job, self._path, self._say, self._failed = prepared, prepared.job, path, say, failed
         self.version = 0  # of the weights to begin with
         self.tensors = self._begin(resume=resume)
         self.evaluated: EvaluationRecord | None = None
         self.model_path = path / MODEL
         self._began_s = time.monotonic()
-        self._judge = Judge(self._job, *(seen_before(path, 1) if resume else (None, 0)))
+        self._judge = Judge(self._job, *(seen_before(path, _ALL_ROUNDS) if resume else (None, 0)))
         self._evaluation = WholeEvaluation(prepared) if self._job.eval_data is not None else None
         self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="potluck-keeping")
         self._jobs: list[Future[None]] = []
@@ -129,6 +135,9 @@ class ServerKeeping:
                 except PotluckError as error:
                     self._warn(error)
                     time.sleep(_LOOK_S)
+                except Exception as error:  # nobody would know that this thread has ended
+                    self._failed(error)
+                    return
 
     def _end_saver(self) -> None:
         self._over = True
@@ -155,6 +164,8 @@ class ServerKeeping:
         self._say(self.evaluated)
         if better is not None:
             self._write(round, epoch, tensors)
+            if round not in self._written:
+                return
             try:
                 checkpoint.mark_best(self._path, better)
             except PotluckError as error:
@@ -187,11 +198,12 @@ class ServerKeeping:
 
     def _warn(self, error: PotluckError) -> None:
         now_s = time.monotonic() - self._began_s
-        self._say(
-            IncidentRecord(
-                kind="checkpoint", round=0, device=None, what=str(error), action="training goes on", at_s=now_s
+        with contextlib.suppress(PotluckError):  # a full disk has no room for this either
+            self._say(
+                IncidentRecord(
+                    kind="checkpoint", round=0, device=None, what=str(error), action="training goes on", at_s=now_s
+                )
             )
-        )
 
     @staticmethod
     def _done(job: Future[None]) -> bool:

@@ -11,12 +11,10 @@ import msgspec
 import torch
 
 from potluck.errors import LinkError
-from potluck.paramserver.book import Push
 from potluck.paramserver.server import Admission, ParameterServer, Release, Reply, Weights
 from potluck.runtime.own_work import worker_link
 from potluck.runtime.push_words import PATIENCE_S, PULL, PUSH, PullWords, PushWords
 from potluck.runtime.vectors import receive_vector, send_vector
-from potluck.types import Pace
 from potluck.wire.link import Link
 from potluck.wire.messages import Durable, FromCoordinator, Repace, Work
 
@@ -29,16 +27,18 @@ class Serving:
 
     def __init__(
         self, server: ParameterServer, link: Link, run: str, send: Callable[[str, FromCoordinator], None],
-        pushed: Callable[[Push, Reply], None], lost: Callable[[str, str], None], lr_scale: Callable[[], float],
-        timeout_s: float,
+        pushed: Callable[[PushWords, Reply], None], lost: Callable[[str, int, str], None],
+        failed: Callable[[Exception], None], lr_scale: Callable[[], float], timeout_s: float,
     ) -> None:  # fmt: skip
-        """`pushed` is told of every push and what became of it, `lost` of every worker whose link broke, from any
-        thread."""
+        """`pushed` is told of every push and what became of it, `lost` of every worker whose link broke, `failed` of
+        whatever else goes wrong, from any thread."""
         self._server, self._link, self._run, self._send = server, link, run, send
-        self._pushed, self._lost, self._lr_scale, self._timeout_s = pushed, lost, lr_scale, timeout_s
+        self._pushed, self._lost, self._failed = pushed, lost, failed
+        self._lr_scale, self._timeout_s = lr_scale, timeout_s
         self._incarnations: dict[str, int] = {}
         self._durable: dict[str, int] = {}
         self._first: dict[str, Admission] = {}  # of those that are let in and have no link yet
+        self._entered_s: dict[str, float] = {}
         self._closed = False
         flat = server.flat
         self._window_bytes = _IN_A_WINDOW * flat.size * flat.dtype.itemsize + (1 << 20)
@@ -51,7 +51,8 @@ class Serving:
         if admission is None:
             admission = self._server.enter(worker, samples, now_s)
         self._incarnations[worker] = admission.incarnation
-        self._first[worker] = admission
+        self._durable.pop(worker, None)
+        self._first[worker], self._entered_s[worker] = admission, now_s
         self.spread(admission.others)
         self._send(
             worker,
@@ -63,15 +64,25 @@ class Serving:
 
     def met(self, worker: str, incarnation: int, address: str) -> None:
         """A worker's link is open: it gets its first weights, and is listened to."""
-        admission = self._first.pop(worker, None)
+        admission = self._first.get(worker)
         if admission is None or admission.incarnation != incarnation:
             return
+        del self._first[worker]
         peer = worker_link(worker, incarnation)
         self._link.meet(peer, address)
-        if admission.seen == 0:
-            words = PullWords(status="first", version=admission.weights.version, lr_scale=self._lr_scale())
-            self._answer(peer, 0, words, admission.weights)
+        # One that is back has its weights; that it hears something tells it that it is listened to.
+        words = PullWords(status="first", version=admission.weights.version, lr_scale=self._lr_scale())
+        self._answer(peer, 0, words, None if admission.back else admission.weights)
         threading.Thread(target=self._attend, args=(worker, incarnation), name=f"potluck-{peer}", daemon=True).start()
+
+    def is_here(self, worker: str, incarnation: int) -> bool:
+        """Whether this incarnation takes part."""
+        return self._incarnations.get(worker) == incarnation
+
+    def overdue(self) -> tuple[str, ...]:
+        """Who was let in long ago and has no link yet."""
+        now_s = time.monotonic()
+        return tuple(worker for worker in self._first if now_s - self._entered_s[worker] > self._timeout_s)
 
     def leave(self, worker: str) -> None:
         """A worker is gone."""
@@ -94,14 +105,16 @@ class Serving:
         version = self._server.save()
         for worker in tuple(self._incarnations):
             up_to = self._server.durable_up_to(worker)
-            if up_to and self._durable.get(worker) != up_to:
+            incarnation = self._incarnations.get(worker)
+            if up_to and incarnation is not None and self._durable.get(worker) != up_to:
                 self._durable[worker] = up_to
-                self._tell(worker, Durable(up_to=up_to))
+                self._tell(worker, Durable(incarnation=incarnation, up_to=up_to))
         return version
 
     def close(self) -> None:
-        """Ends every thread."""
+        """Ends every thread; no push is applied any more."""
         self._closed = True
+        self._server.end()
         self._link.cancel("the server is closing")
 
     def _tell(self, worker: str, message: FromCoordinator) -> None:
@@ -110,11 +123,13 @@ class Serving:
 
     def _attend(self, worker: str, incarnation: int) -> None:
         """Takes one push after the other, until the worker is forgotten."""
-        peer, dtype, number = worker_link(worker, incarnation), self._server.flat.dtype, 0
+        peer, flat, number = worker_link(worker, incarnation), self._server.flat, 0
         try:
             while True:
                 number += 1
-                words, difference = receive_vector(self._link, peer, PUSH, number, dtype, PATIENCE_S, self._timeout_s)
+                words, difference = receive_vector(
+                    self._link, peer, PUSH, number, flat.dtype, flat.size, PATIENCE_S, self._timeout_s
+                )
                 said = msgspec.msgpack.decode(words, type=PushWords)
                 if difference is None or (said.push.worker, said.push.incarnation) != (worker, incarnation):
                     raise LinkError(f"damaged words arrived from {worker}; the link is broken")
@@ -122,34 +137,30 @@ class Serving:
                     return
                 self._apply(worker, said, difference)
         except (LinkError, msgspec.MsgspecError) as error:
-            if not self._closed and self._incarnations.get(worker) == incarnation:
-                self._lost(worker, str(error))
+            if not self._closed:
+                self._lost(worker, incarnation, str(error))
+        except Exception as error:  # nobody would know that this thread has ended
+            self._failed(error)
 
     def _apply(self, worker: str, said: PushWords, difference: torch.Tensor) -> None:
         reply = self._server.push(said.push, difference, said.overhead_s, time.monotonic())
-        self._pushed(said.push, reply)
+        self._pushed(said, reply)
         if reply.status in ("fenced", "early"):
             words = PullWords(status=reply.status, reason=reply.reason)
             self._answer(worker_link(worker, said.push.incarnation), said.push.sequence, words, None)
         self.spread(reply)
 
     def _release(self, worker: str, release: Release, reply: Reply) -> None:
-        incarnation = self._incarnations.get(worker)
-        if incarnation is None:
+        if self._incarnations.get(worker) != release.incarnation:
             return
         status = reply.status if reply.status in ("applied", "skipped", "known") else "applied"
         words = PullWords(
             status=status, version=release.weights.version, durable_up_to=self._server.durable_up_to(worker),
             pace=reply.paces.get(worker), lr_scale=self._lr_scale(), reason=reply.reason,
         )  # fmt: skip
-        self._answer(worker_link(worker, incarnation), release.sequence, words, release.weights)
+        self._answer(worker_link(worker, release.incarnation), release.sequence, words, release.weights)
 
     def _answer(self, peer: str, number: int, words: PullWords, weights: Weights | None) -> None:
         vector = None if weights is None else weights.vector
         with contextlib.suppress(LinkError):  # who listens to it notices too
             send_vector(self._link, peer, PULL, number, msgspec.msgpack.encode(words), vector, self._timeout_s)
-
-
-def pace_text(pace: Pace) -> str:
-    """A pace in a few words."""
-    return f"every {pace.steps} steps" if pace.steps is not None else f"every {pace.seconds:.3g} s"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import math
 import queue
@@ -15,6 +16,7 @@ from safetensors.torch import save
 
 from potluck.errors import DeviceError, DeviceLost, InputError, Overdue, PotluckError
 from potluck.metrics.records import (
+    RECORDS,
     IncidentRecord,
     PaceRecord,
     PushRecord,
@@ -22,9 +24,10 @@ from potluck.metrics.records import (
     RunEnded,
     RunStarted,
     SyncAdopted,
+    read,
 )
 from potluck.model.program import encode
-from potluck.paramserver.book import Push, audit
+from potluck.paramserver.book import audit
 from potluck.paramserver.policies import Choice
 from potluck.paramserver.push_log import PUSHES, entries
 from potluck.paramserver.server import ParameterServer, Reply
@@ -33,14 +36,22 @@ from potluck.runtime.live_fleet import LiveFleet
 from potluck.runtime.loading import first_samples, share
 from potluck.runtime.options import Options
 from potluck.runtime.prepare import PreparedJob
+from potluck.runtime.push_words import PushWords
 from potluck.runtime.run import TrainResult
 from potluck.runtime.run_folder import RunFolder
 from potluck.runtime.server_keeping import ServerKeeping
 from potluck.runtime.serving import Serving
 from potluck.schedules import multiplier
-from potluck.wire.messages import FINISHED, SAVED, Feed, Leaving, Linked, Load, Loaded, Met, Stop
+from potluck.wire.messages import FINISHED, SAVED, Feed, Leaving, Linked, Load, Loaded, Met, Stop, Unreachable
 
 _LOOK_S = 0.2
+
+
+def begun_before(path: Path) -> SyncAdopted | None:
+    """With whom a run began, if it did."""
+    if not (path / RECORDS).exists():
+        return None
+    return next((record for record in read(path / RECORDS) if isinstance(record, SyncAdopted)), None)
 
 
 def run_sync(live: LiveFleet, prepared: PreparedJob, choice: Choice, options: Options) -> TrainResult:
@@ -69,18 +80,20 @@ class SyncRun:
         if path is None:
             raise InputError("a run needs a folder; give --run-dir")
         self._lock = threading.RLock()
-        self._shares: dict[str, int] = {}  # device → which part of the coordinator's data is its
-        self._parts = max(1, len(live.roster.specs))
-        self._samples = self._trained_before(path) if options.resume else 0  # trained, by everybody together
+        self._begun = begun_before(path) if options.resume else None
+        began_with = tuple(self._begun.samples) if self._begun is not None else ()
+        self._shares = {device: part for part, device in enumerate(began_with)}  # of the coordinator's data
+        self._parts = max(1, len(began_with) or len(live.roster.specs))
         self._losses: dict[str, float] = {}  # last reported
-        self._broken: queue.SimpleQueue[tuple[str, str]] = queue.SimpleQueue()  # links of workers
-        self._started_s = time.monotonic()
+        self._broken: queue.SimpleQueue[tuple[str, int, str] | Exception] = queue.SimpleQueue()  # in other threads
+        self._started_s = self._somebody_s = time.monotonic()
         self._folder = RunFolder(path, self._job, encode(prepared.built.programs), fsync=True)
         self._offer()
-        self._keeping = ServerKeeping(prepared, path, self.say, resume=options.resume)
+        self._keeping = ServerKeeping(prepared, path, self.say, self._broken.put, resume=options.resume)
+        self._samples = self._before = self._trained_before(path) if options.resume else 0  # by everybody together
         self._serving: Serving | None = None
         self._server: ParameterServer | None = None
-        self._total = 0
+        self._total = self._epoch_samples = 0
 
     # --- from the beginning to the end
 
@@ -90,23 +103,25 @@ class SyncRun:
         loaded = self._load_all(tuple(roster.specs))
         slowest_s = max(one.step_s for one in loaded.values())
         policy = self._choice.policy(slowest_s)
-        self._total = self._job.rounds * self._job.batch_size if self._job.rounds else (self._job.epochs or 1) * (
-            self._job.sample_count or sum(one.samples for one in loaded.values())
-        )  # fmt: skip
-        self._epoch_samples = self._job.sample_count or sum(one.samples for one in loaded.values())
+        here = {device: one.samples for device, one in loaded.items()}
+        owned = self._begun.samples if self._begun is not None else here  # who is away may come back
+        self._epoch_samples = self._job.sample_count or sum(owned.values())
+        whole = self._job.rounds * self._job.batch_size if self._job.rounds else None
+        self._total = whole or (self._job.epochs or 1) * self._epoch_samples
         self._server = ParameterServer(
             self._keeping.tensors, policy, self._folder.path, self._keeping.save, version=self._keeping.version,
             now_s=time.monotonic(),
         )  # fmt: skip
         self._serving = Serving(
             self._server, self._live.link, self._folder.run_id, roster.send, self._pushed,
-            lambda *lost: self._broken.put(lost), self._lr_scale, self._options.timeout_s,
+            lambda *lost: self._broken.put(lost), self._broken.put, self._lr_scale, self._options.timeout_s,
         )  # fmt: skip
         self._keeping.serve(self._server, self._serving)
-        self._announce(policy.name, {d: one.samples for d, one in loaded.items()}, slowest_s)
+        self._announce(policy.name, here, slowest_s)
         roster.closed = False
         for device, one in loaded.items():
             self._enter(device, one)
+        self._live.holding = False  # they know now what they go on with
         self._forget_who_is_not_here()
         return self._loop(policy.check_s)
 
@@ -122,10 +137,9 @@ class SyncRun:
                 return self._end("stopped", "stopped")
             if self._keeping.patience_is_over:
                 return self._end("early", "stopped early")
-            if not roster.specs and not self._options.joined:
-                raise DeviceError("no device is left; start again with --resume")
+            self._look_for_anybody()
             try:
-                device, message = roster.next(time.monotonic() + _LOOK_S, "training")
+                device, message = roster.next(min(time.monotonic() + _LOOK_S, next_check_s), "training")
             except Overdue:
                 pass
             except DeviceLost as lost:
@@ -138,6 +152,14 @@ class SyncRun:
                 next_check_s = now_s + check_s
                 self._check(server, serving, now_s)
             self._keeping.look(self._round, self._epoch, self._rounds_an_epoch)
+
+    def _look_for_anybody(self) -> None:
+        """Where devices join from elsewhere, another may come; but not for ever."""
+        now_s = time.monotonic()
+        if self._live.roster.specs:
+            self._somebody_s = now_s
+        elif not self._options.joined or now_s - self._somebody_s > self._options.join_timeout_s:
+            raise DeviceError("no device is left; go on with --resume once there is one")
 
     def result(self, reason: str) -> TrainResult:
         """What it came to."""
@@ -158,10 +180,13 @@ class SyncRun:
             self._say_end("failed", str(error))
 
     def close(self) -> None:
-        """Ends what runs in the background."""
+        """Ends what runs in the background; what was pushed so far is kept, if it can be."""
         if self._serving is not None:
             self._serving.close()
         self._keeping.close()
+        if self._server is not None:
+            with contextlib.suppress(PotluckError):
+                self._server.save()
         if self._server is not None:
             self._server.close()
         self._folder.close()
@@ -176,11 +201,22 @@ class SyncRun:
         deadline, refused = time.monotonic() + self._options.timeout_s, dict[str, str]()
         while len(found) + len(refused) < len(devices):
             missing = sorted(set(devices) - set(found) - set(refused))
-            device, message = roster.next(deadline, f"waiting for {', '.join(missing)} to make the model ready")
-            if isinstance(message, Loaded) and message.problem:
-                refused[device] = message.problem
-            elif isinstance(message, Loaded):
-                found[device] = message
+            if self._options.should_stop():
+                raise KeyboardInterrupt
+            try:
+                device, message = roster.next(min(deadline, time.monotonic() + _LOOK_S), "")
+            except Overdue:
+                if time.monotonic() < deadline:
+                    continue
+                late = roster.drop(missing[0], f"did not make the model ready in {self._options.timeout_s:.0f} s")
+                refused[late.device] = late.why
+            except DeviceLost as lost:
+                refused[lost.device] = lost.why
+            else:
+                if isinstance(message, Loaded) and message.problem:
+                    refused[device] = message.problem
+                elif isinstance(message, Loaded):
+                    found[device] = message
         if not found:
             raise InputError(next(iter(refused.values())))
         for device, problem in refused.items():
@@ -210,6 +246,8 @@ class SyncRun:
             case Met():
                 if self._serving is not None:
                     self._serving.met(device, message.incarnation, message.address)
+            case Unreachable():
+                self._drop(device, message.text)
             case Leaving():
                 self._live.roster.release(device)
                 self._gone(device)
@@ -223,8 +261,9 @@ class SyncRun:
         self._live.roster.watch([device])
 
     def _refuse(self, device: str, problem: str) -> None:
-        self._live.roster.send(device, Stop(reason=problem))
-        self._live.roster.release(device)
+        if device in self._live.roster.specs:
+            self._live.roster.send(device, Stop(reason=problem))
+            self._live.roster.release(device)
         self._incident("left", device, problem, "the others go on without it")
 
     def _lost(self, device: str, why: str) -> None:
@@ -240,12 +279,21 @@ class SyncRun:
         """Who cannot be reached with weights any more has to join again."""
         while True:
             try:
-                device, why = self._broken.get_nowait()
+                broken = self._broken.get_nowait()
             except queue.Empty:
-                return
-            if device in self._live.roster.specs:
-                lost = self._live.roster.drop(device, f"cannot be reached ({why})")
-                self._lost(lost.device, lost.why)
+                break
+            if isinstance(broken, Exception):
+                raise broken
+            device, incarnation, why = broken
+            if self._serving is not None and self._serving.is_here(device, incarnation):
+                self._drop(device, why)
+        for device in self._serving.overdue() if self._serving is not None else ():
+            self._drop(device, f"its link did not open in {self._options.timeout_s:.0f} s")
+
+    def _drop(self, device: str, why: str) -> None:
+        if device in self._live.roster.specs:
+            lost = self._live.roster.drop(device, f"cannot be reached ({why})")
+            self._lost(lost.device, lost.why)
 
     def _forget_who_is_not_here(self) -> None:
         """Workers of before a restart, of whom nothing is seen any more."""
@@ -257,29 +305,30 @@ class SyncRun:
 
     # --- pushes
 
-    def _pushed(self, push: Push, reply: Reply) -> None:
+    def _pushed(self, said: PushWords, reply: Reply) -> None:
         """From any thread."""
+        push = said.push
         if reply.status not in ("applied", "skipped"):
             return
         with self._lock:
             self._samples += push.samples
             if push.loss is not None:
                 self._losses[push.worker] = push.loss
-            version = self._server.weights.version if self._server is not None else 0
             pace = reply.paces.get(push.worker)
             self.say(
                 PushRecord(
-                    version=version, device=push.worker, round=self._round, epoch=self._epoch, steps=push.steps,
+                    version=reply.version, device=push.worker, round=self._round, epoch=self._epoch, steps=push.steps,
                     samples=push.samples, loss=push.loss,
                     skipped=reply.reason if reply.status == "skipped" else "",
-                    reason=pace.reason if pace is not None else reply.reason, at_s=self._seconds(),
+                    reason=pace.reason if pace is not None else reply.reason, cpu_s=said.cpu_s,
+                    at_s=self._seconds(),
                 )
             )  # fmt: skip
         self._keeping.wake()
 
     def _check(self, server: ParameterServer, serving: Serving, now_s: float) -> None:
         with self._lock:
-            losses = list(self._losses.values())
+            losses = [self._losses[worker] for worker in server.workers if worker in self._losses]
         loss = sum(losses) / len(losses) if losses else math.nan
         reply = server.check(loss, now_s)
         serving.spread(reply)
@@ -307,10 +356,10 @@ class SyncRun:
         return time.monotonic() - self._started_s
 
     def _trained_before(self, path: Path) -> int:
-        return sum(entry.push.samples for entry in entries(path / PUSHES))
+        """What the weights to begin with have in them; pushes after that come again."""
+        return sum(e.push.samples for e in entries(path / PUSHES) if e.version <= self._keeping.version)
 
     def _announce(self, policy: str, samples: Mapping[str, int], slowest_s: float) -> None:
-        self._before = self._samples
         self.say(
             RunStarted(
                 round=self._round, rounds=-(-self._total // self._job.batch_size), samples=self._epoch_samples,

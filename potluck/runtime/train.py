@@ -101,7 +101,6 @@ def _train_sync(prepared: PreparedJob, fleet: Fleet | None, options: Options) ->
     known = known_run(options.run_dir) if options.resume and not has_ended(options.run_dir / RECORDS) else ""
     before = InterruptedRun(known, workers_of(options.run_dir)) if known else None
     with LiveFleet(fleet, options, before) as live:
-        live.holding = False
         return run_sync(live, prepared, choice, options)
 
 

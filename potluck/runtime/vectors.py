@@ -11,7 +11,6 @@ from potluck.errors import LinkError
 from potluck.wire.link import Link, Tag
 
 _PIECE_BYTES = 1 << 20  # so that other messages get in between
-_MOST_BYTES = 64 * 2**30
 
 
 class _Head(msgspec.Struct, frozen=True, array_like=True):
@@ -32,19 +31,20 @@ def send_vector(
 
 
 def receive_vector(
-    link: Link, peer: str, kind: str, number: int, dtype: torch.dtype, timeout_s: float, rest_s: float | None = None
-) -> tuple[bytes, torch.Tensor | None]:
-    """The words and the vector that a peer sends; once the words are here, the rest may take `rest_s`."""
+    link: Link, peer: str, kind: str, number: int, dtype: torch.dtype, size: int, timeout_s: float,
+    rest_s: float | None = None,
+) -> tuple[bytes, torch.Tensor | None]:  # fmt: skip
+    """The words and the vector of so many elements that a peer sends; after the words the rest may take `rest_s`."""
     [first] = link.receive(peer, Tag(kind, number), timeout_s)
     try:
         head = msgspec.msgpack.decode(first, type=_Head)
     except msgspec.MsgspecError as error:
         raise LinkError(f"a damaged message arrived from {peer} ({error}); the link is broken") from None
-    if not 0 <= head.size_bytes <= _MOST_BYTES or head.size_bytes % dtype.itemsize:
-        raise LinkError(f"a vector of {head.size_bytes} bytes arrived from {peer}; the link is broken")
+    if head.size_bytes not in (0, size * dtype.itemsize):
+        raise LinkError(f"{head.size_bytes} bytes arrived from {peer}, not a vector of {size}; the link is broken")
     if not head.size_bytes:
         return head.words, None
-    vector = torch.empty(head.size_bytes // dtype.itemsize, dtype=dtype)
+    vector = torch.empty(size, dtype=dtype)
     raw = vector.view(torch.uint8).numpy().data
     for place, start in enumerate(range(0, len(raw), _PIECE_BYTES), start=1):
         [piece] = link.receive(peer, Tag(kind, number, place), timeout_s if rest_s is None else rest_s)

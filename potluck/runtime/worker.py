@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 import msgspec
 import torch
 
-from potluck.errors import Cancelled, DeviceError, LinkError
+from potluck.errors import Cancelled, DeviceError
 from potluck.paramserver.book import Push
 from potluck.paramserver.client import Client, Next
 from potluck.runtime.local_trainer import LocalTrainer
@@ -35,10 +35,11 @@ class Worker:
         self._base = self._at_push = trainer.vector()
         self._differences: dict[int, torch.Tensor] = {}  # of pushes that are kept
         self._lr_scale = 1.0
-        self._heard: queue.SimpleQueue[Answer | Pace | int | LinkError] = queue.SimpleQueue()
+        self._heard: queue.SimpleQueue[Answer | Pace | int | tuple[Link, Exception]] = queue.SimpleQueue()
         self._carrier = ThreadPoolExecutor(max_workers=1, thread_name_prefix="potluck-pushes")
         self._link: Link | None = None
         self._sent = 0  # pushes over this link
+        self._cpu_s = 0.0  # of steps since the last push
         self._leaving: Callable[[], None] | None = None
 
     @property
@@ -65,11 +66,13 @@ class Worker:
     def begin(self, link: Link, order: Work) -> None:
         """Takes the first weights; or goes on as who it was, and pushes again what a restart of the server lost."""
         self._link, self._sent = link, 0
+        # Nothing is sent before this is here: only then does the server listen.
+        size = self._trainer.flat.size
+        words, vector = receive_vector(link, COORDINATOR, PULL, 0, self._trainer.flat.dtype, size, self._timeout_s)
+        first = msgspec.msgpack.decode(words, type=PullWords)
         if self._client is not None and order.incarnation == self._client.incarnation:
             self._go_on(self._client, order)
             return
-        words, vector = receive_vector(link, COORDINATOR, PULL, 0, self._trainer.flat.dtype, self._timeout_s)
-        first = msgspec.msgpack.decode(words, type=PullWords)
         self._base, self._lr_scale = self._fitting(vector), first.lr_scale
         self._trainer.load(self._base)
         self._differences = {}
@@ -90,8 +93,10 @@ class Worker:
                 case Next.PUSH:
                     self._push(client)
                 case Next.GO_ON:
+                    began_s = time.thread_time()
                     with self._throttle:
                         samples, loss = self._trainer.step(self._lr_scale)
+                    self._cpu_s += time.thread_time() - began_s
                     client.step_done(samples, loss, time.monotonic())
 
     def close(self) -> None:
@@ -100,17 +105,17 @@ class Worker:
 
     def _go_on(self, client: Client, order: Work) -> None:
         again = client.server_back(order.seen)
+        client.go_on(order.pace, time.monotonic(), waits=order.waits)
         if again is None:
             raise DeviceError(f"the server knows pushes of {self._name} up to {order.seen} only; join again")
-        under_way = client.under_way
-        for push in again or (() if under_way is None else (under_way,)):
+        for push in again:
             self._carrier.submit(self._carry, push, self._differences[push.sequence], client.overhead_s)
 
     def _has_left(self, client: Client) -> bool:
         """Hands in what it trained; whether it has nothing left to do."""
-        if client.has_news:
+        if client.has_news and client.may_push:
             self._push(client)
-        elif client.under_way is None and self._leaving is not None:
+        elif not client.has_news and client.under_way is None and self._leaving is not None:
             self._leaving()
             self._leaving = lambda: None
         self._take_in(wait=True)
@@ -122,7 +127,8 @@ class Worker:
         self._differences[push.sequence] = self._at_push - self._base
         kept = {p.sequence for p in client.kept}
         self._differences = {n: d for n, d in self._differences.items() if n in kept}
-        self._carrier.submit(self._carry, push, self._differences[push.sequence], client.overhead_s)
+        self._carrier.submit(self._carry, push, self._differences[push.sequence], client.overhead_s, self._cpu_s)
+        self._cpu_s = 0.0
 
     def _take_in(self, *, wait: bool) -> None:
         """Whatever was heard."""
@@ -134,8 +140,9 @@ class Worker:
                 return
             wait = False
             match news:
-                case LinkError():
-                    raise news
+                case (link, Exception() as error):
+                    if link is self._link:  # else of a connection of before
+                        raise error
                 case Pace():
                     client.pace = news
                 case int():
@@ -164,23 +171,25 @@ class Worker:
 
     # --- in the carrying thread
 
-    def _carry(self, push: Push, difference: torch.Tensor, overhead_s: float) -> None:
-        try:
-            self._heard.put((push, *self._exchanged(push, difference, overhead_s)))
-        except Cancelled:
-            return  # the link is gone, and somebody else says why
-        except LinkError as error:
-            self._heard.put(error)
-
-    def _exchanged(
-        self, push: Push, difference: torch.Tensor, overhead_s: float
-    ) -> tuple[PullWords, torch.Tensor | None]:
+    def _carry(self, push: Push, difference: torch.Tensor, overhead_s: float, cpu_s: float = 0.0) -> None:
+        words = PushWords(push=push, overhead_s=overhead_s, cpu_s=cpu_s)
         link = self._link
         if link is None:
-            raise Cancelled("there is no link")
-        said = msgspec.msgpack.encode(PushWords(push=push, overhead_s=overhead_s))
+            return
+        try:
+            self._heard.put((push, *self._exchanged(link, words, difference)))
+        except Cancelled:
+            return  # the link is gone, and somebody else says why
+        except Exception as error:  # whatever it is, who waits for the answer must know
+            self._heard.put((link, error))
+
+    def _exchanged(
+        self, link: Link, said: PushWords, difference: torch.Tensor
+    ) -> tuple[PullWords, torch.Tensor | None]:
         self._sent += 1
-        send_vector(link, COORDINATOR, PUSH, self._sent, said, difference, self._timeout_s)
-        dtype = self._trainer.flat.dtype
-        words, vector = receive_vector(link, COORDINATOR, PULL, push.sequence, dtype, PATIENCE_S, self._timeout_s)
+        send_vector(link, COORDINATOR, PUSH, self._sent, msgspec.msgpack.encode(said), difference, self._timeout_s)
+        flat = self._trainer.flat
+        words, vector = receive_vector(
+            link, COORDINATOR, PULL, said.push.sequence, flat.dtype, flat.size, PATIENCE_S, self._timeout_s
+        )
         return msgspec.msgpack.decode(words, type=PullWords), vector

@@ -151,6 +151,12 @@ class Met(Message, frozen=True, kw_only=True, tag="met"):
     address: str
 
 
+class Unreachable(Message, frozen=True, kw_only=True, tag="unreachable"):
+    """The parameter server does not answer me, though the coordinator does: let me join again."""
+
+    text: str
+
+
 class Leaving(Message, frozen=True, kw_only=True, tag="leaving"):
     """I have to go: take over what I hold, and tell me when you have."""
 
@@ -301,6 +307,7 @@ class Repace(Message, frozen=True, kw_only=True, tag="repace"):
 class Durable(Message, frozen=True, kw_only=True, tag="durable"):
     """Your pushes up to this one are on disk: a restart of the server does not lose them."""
 
+    incarnation: int
     up_to: int
 
 
@@ -330,7 +337,7 @@ class Stop(Message, frozen=True, kw_only=True, tag="stop"):
 
 FromAgent = (
     Echo | MeasureProgress | Measured | Probed | Hello | Linked | Prepared | Ready | Committed | Interrupted | Holding
-    | Stored | Loaded | Met | Leaving | Failed
+    | Stored | Loaded | Met | Unreachable | Leaving | Failed
 )  # fmt: skip
 FromCoordinator = (
     Echo | Measure | Meet | Probe | Welcome | Prepare | Begin | Verdict | Evaluate | Abandon | Load | Work | Repace

@@ -176,6 +176,20 @@ def test_a_worker_trains_on_while_its_push_is_under_way_and_keeps_two() -> None:
     assert client.server_back(0) is None  # the first is not kept any more
 
 
+def test_a_push_without_an_answer_is_pushed_again_even_if_it_counts() -> None:
+    client = Client("a", 1, Pace("", steps=1), waits=True, version=0, now_s=0.0)
+    client.step_done(32, 1.0, 1.0)
+    push = client.push(1.0)
+    client.durable(1)  # said on another way, before the answer
+    assert client.server_back(1) == (push,)
+    client.go_on(Pace("", steps=2), 50.0, waits=False)
+    assert not client.stands_still
+    assert client.answered(1, 7, 0, None, 51.0)
+    assert client.overhead_s == 1.0
+    assert client.kept == []
+    assert client.server_back(1) == ()
+
+
 def test_a_worker_that_waits_stands_still_until_it_is_let_go() -> None:
     client = Client("a", 1, Pace("", steps=1), waits=True, version=0, now_s=0.0)
     assert client.step_done(32, 1.0, 1.0) is Next.PUSH

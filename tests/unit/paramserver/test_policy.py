@@ -111,7 +111,7 @@ def test_workers_so_slow_that_they_cannot_keep_up_hold_nobody_up(step_s: list[fl
 @pytest.mark.parametrize("rate", [1, 2, 3, 7])
 def test_workers_push_as_often_as_the_rate_says(rate: int) -> None:
     class Fixed(Adsp):
-        def _next_rate(self, now_s: float, loss: float) -> str:
+        def _next_rate(self, now_s: float) -> str:
             self._search.rate = rate
             return f"{rate}, always"
 
@@ -207,7 +207,7 @@ def test_adsp_stays_with_the_rate_at_which_the_loss_falls_fastest() -> None:
             now_s += PERIOD_S / checks
             falls = 0.02 * max(0.1, 1 - 0.3 * abs(policy.rate - best))
             loss = 1 / (1 / (loss - 0.2) + falls * PERIOD_S / checks) + 0.2
-        assert policy.rate == best, kind
+        assert policy.rate in ((best,) if kind is Adsp else (2, 4)), kind  # which doubles and halves
 
 
 def test_adsp_searches_anew_when_the_loss_jumps() -> None:

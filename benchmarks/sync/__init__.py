@@ -1,0 +1,1 @@
+"""Training around a parameter server: how soon each policy reaches a loss, beside Flower."""

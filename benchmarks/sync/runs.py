@@ -1,0 +1,155 @@
+"""One policy on a testbed: `potluck train --sync`, watched until the held-out loss is low enough."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from benchmarks.sync.fashion import BATCH
+from benchmarks.testbed import Testbed, join_all
+from benchmarks.testbed.agents import environment, start_potluck
+from benchmarks.throughput.others import unhurried
+from potluck.metrics.records import RECORDS, EvaluationRecord, PushRecord, Record, RunStarted, read_from
+from potluck.paramserver.book import audit
+from potluck.paramserver.push_log import PUSHES, entries
+
+LOOK_S = 0.05
+START_S = 120.0
+JOB = Path(__file__).with_name("job.py")
+EVERY = 60  # rounds between two looks at the held-out loss
+
+
+@dataclass
+class Course:
+    """What became of one policy."""
+
+    reached_s: list[float | None] = field(default_factory=list)  # when each target was reached
+    seconds: float = 0.0
+    samples: int = 0
+    pushes: int = 0
+    wrong: list[str] = field(default_factory=list)  # of the ledger
+    busy: float = 0.0  # CPU seconds of training, of what all workers could have spent
+    curve: list[tuple[float, float]] = field(default_factory=list)
+    problem: str = ""
+
+
+def settings(test: Path, rate: float, seed: int) -> dict[str, str]:
+    """What the job reads from its environment."""
+    return {"SYNC_TEST": str(test), "SYNC_RATE": str(rate), "SYNC_SEED": str(seed), "SYNC_EVERY": str(EVERY)}
+
+
+def course(
+    bed: Testbed, policy: str, shards: Path, folder: Path, targets: Sequence[float], *, rate: float, seed: int,
+    most_s: float,
+) -> Course:  # fmt: skip
+    """Trains until the last target is reached, or for so long."""
+    found = Course()
+    folder.mkdir(parents=True)
+    verb = ["train", str(JOB), "--sync", policy, "--run-dir", str(folder / "run")]
+    with (folder / "coordinator.log").open("ab") as log:
+        coordinator = start_potluck(
+            bed, verb, stdout=log.fileno(), env=settings(shards / "test.npz", rate, seed) | {"COLUMNS": "100"}
+        )  # fmt: skip
+    more = {device: ["--data", f"fashion={shards / device}.npz"] for device in bed.devices}
+    try:
+        with unhurried(bed):
+            join_all(bed, logs=folder, more=more)
+            _wait_for_the_start(coordinator, folder / "run" / RECORDS)
+        _watch(coordinator, folder / "run", found, targets, most_s)
+    except (RuntimeError, TimeoutError, subprocess.TimeoutExpired) as error:
+        found.problem = str(error)
+    finally:
+        for device in bed.devices:
+            bed.kill(device)
+        coordinator.kill()
+        coordinator.wait(30.0)
+    _account(found, folder / "run", {d.name: d.speed for d in bed.fleet.devices})
+    return found
+
+
+def _wait_for_the_start(coordinator: subprocess.Popen[bytes], records: Path) -> None:
+    deadline = time.monotonic() + START_S
+    while not records.exists() or not any(isinstance(r, RunStarted) for r in read_from(records, 0)[0]):
+        if coordinator.poll() is not None or time.monotonic() > deadline:
+            raise RuntimeError("the coordinator did not begin")
+        time.sleep(LOOK_S)
+
+
+def _watch(
+    coordinator: subprocess.Popen[bytes], run: Path, found: Course, targets: Sequence[float], most_s: float
+) -> None:
+    offset, deadline = 0, time.monotonic() + most_s
+    while time.monotonic() < deadline and coordinator.poll() is None:
+        records, offset = read_from(run / RECORDS, offset)
+        _take(found, records)
+        if found.curve and min(loss for _, loss in found.curve) <= min(targets):
+            break
+        time.sleep(LOOK_S)
+    found.reached_s = [next((at for at, loss in found.curve if loss <= target), None) for target in targets]
+    if coordinator.poll() is not None:
+        raise RuntimeError(f"the coordinator ended with code {coordinator.returncode}")
+    for process in (coordinator.pid, *_children(coordinator.pid)):
+        _interrupt(process)
+    coordinator.wait(60.0)
+
+
+def _children(pid: int) -> list[int]:
+    listed = Path(f"/proc/{pid}/task/{pid}/children")
+    return [int(word) for word in listed.read_text().split()] if listed.exists() else []
+
+
+def _interrupt(pid: int) -> None:
+    import os
+
+    try:
+        os.kill(pid, signal.SIGINT)
+    except ProcessLookupError:
+        return
+
+
+def _take(found: Course, records: Sequence[Record]) -> None:
+    for record in records:
+        if isinstance(record, EvaluationRecord):
+            found.curve.append((record.at_s, record.loss))
+        elif isinstance(record, PushRecord):
+            found.samples += record.samples
+            found.pushes += 1
+            found.seconds = record.at_s
+
+
+def _account(found: Course, run: Path, cores: Mapping[str, float]) -> None:
+    """Work that was pushed, until the last push of each worker."""
+    if not (run / RECORDS).exists():
+        return
+    pushes = [r for r in read_from(run / RECORDS, 0)[0] if isinstance(r, PushRecord)]
+    last = {device: max((r.at_s for r in pushes if r.device == device), default=0.0) for device in cores}
+    could = sum(cores[device] * at_s for device, at_s in last.items())
+    found.busy = sum(r.cpu_s for r in pushes) / could if could else 0.0
+    found.wrong = audit(entries(run / PUSHES))
+
+
+def lone_rates(bed: Testbed, shards: Path, seconds: float) -> dict[str, float]:
+    """Samples a second of every device, while it trains by itself."""
+    import json
+    import sys
+
+    found = {}
+    for device in bed.devices:
+        command = [sys.executable, "-W", "ignore", "-m", "benchmarks.sync.alone"]
+        command += ["--data", f"{shards / device}.npz", "--seconds", str(seconds)]
+        process = bed.start(device, command, env=environment(), stdout=subprocess.PIPE)
+        out, _ = process.communicate(timeout=START_S + seconds)
+        found[device] = float(json.loads(out)["samples_per_s"])
+    return found
+
+
+def rate_of(found: Course) -> float:
+    """Samples a second."""
+    return found.samples / found.seconds if found.seconds else 0.0
+
+
+__all__ = ["BATCH", "Course", "course", "lone_rates", "rate_of", "settings"]
