@@ -12,7 +12,7 @@ import json
 import tempfile
 import time
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +41,8 @@ from potluck.runtime.prepare import prepare_job
 
 LARGE = "resnet50"
 COPIED_AFTER = {LARGE: 20, CNN: 5}  # rounds: copies are whole by then
-PROTECTED = {GPT: 60, CNN: 24}  # rounds: enough for a copy or two, and some without
+PROTECTED = {GPT: 60, CNN: 24}  # rounds: enough for a few copies, and some without
+UNPROTECTED_S = {GPT: 25.0, CNN: 40.0}  # of these without
 AFTERWARDS = (20, 70)  # rounds after the loss over which the rate counts
 
 
@@ -67,7 +68,7 @@ class Bench:
 
     def protection(self, model: str) -> dict[str, Any] | None:
         """By how much copies make training dearer."""
-        setup = self.setup(model, PROTECTED[model])
+        setup = replace(self.setup(model, PROTECTED[model]), first_copy_s=UNPROTECTED_S[model])
         found = protection(run(self.bed, setup, self.folder / f"{model}-protected", None, 0, 0))
         say(f"{model}: {found}")
         return asdict(found) if found is not None else None

@@ -19,6 +19,7 @@ from potluck.types import RoundRecord
 
 VICTIM = "nx"  # which has a stage alone
 CHECKPOINT_EVERY = 20
+NEVER_S = 1e9
 LOST_AFTER = 34  # rounds, with the last checkpoint after 20
 
 
@@ -46,7 +47,7 @@ def ours_after_a_loss(bed: Testbed, setup: Setup, folder: Path, rounds: int) -> 
 
 def cold_restart(bed: Testbed, setup: Setup, folder: Path) -> Outcome:
     """Everything ends with the device; all start again without it, from the last checkpoint, as torchelastic does."""
-    setup = replace(setup, copies=False, save_every=CHECKPOINT_EVERY, rounds=LOST_AFTER + 8)
+    setup = replace(setup, first_copy_s=NEVER_S, save_every=CHECKPOINT_EVERY, rounds=LOST_AFTER + 8)
     outcome = Outcome()
     coordinator = start(bed, setup, folder, len(bed.devices))
     try:

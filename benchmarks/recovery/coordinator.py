@@ -31,7 +31,6 @@ from potluck.runtime.train import interrupted, terms_before
 from potluck.types import Plan, Profile
 
 TIMEOUT_S = 120.0
-NO_COPIES_S = 1e9
 DIES_AFTER = 10  # rounds, where it is to die between ledger and commit
 
 
@@ -66,12 +65,12 @@ def profile_of(live: LiveFleet, prepared: PreparedJob, file: Path) -> Profile:
 @click.option("--rounds", required=True, type=int, help="How many.")
 @click.option("--save-every", default=10**9, help="Rounds from one checkpoint to the next.")
 @click.option("--how", type=click.Choice([*TERMS]), default="ours", help="What is done about losses.")
-@click.option("--copies/--no-copies", default=True, help="Whether devices copy their states.")
+@click.option("--first-copy-s", default=0.0, help="Seconds of training before devices first copy their states.")
 @click.option("--resume", is_flag=True, help="Go on with a run that was interrupted.")
 @click.option("--anew", is_flag=True, help="Plan anew for whoever is here, instead of the given plan.")
 def main(
     listen: str, devices: int, model: str, plan_file: Path, profile_file: Path, run_dir: Path, rounds: int,
-    save_every: int, how: str, copies: bool, resume: bool, anew: bool,
+    save_every: int, how: str, first_copy_s: float, resume: bool, anew: bool,
 ) -> None:  # fmt: skip
     """Train one job."""
     torch.set_num_threads(1)
@@ -79,7 +78,7 @@ def main(
     plan = msgspec.json.decode(plan_file.read_bytes(), type=Plan)
     options = Options(
         listen=listen, joined=devices, timeout_s=TIMEOUT_S, run_dir=run_dir, resume=resume,
-        first_copy_s=0.0 if copies else NO_COPIES_S,
+        first_copy_s=first_copy_s,
     )  # fmt: skip
     before = terms_before(options)
     with LiveFleet(None, options, interrupted(options, before)) as live:

@@ -39,7 +39,7 @@ class Setup:
     rounds: int
     profile: Path  # where it is, or is kept once it was measured
     how: str = "ours"
-    copies: bool = True
+    first_copy_s: float = 0.0  # training before states are first copied
     save_every: int = 10**9
     resume: bool = False
     anew: bool = False
@@ -52,9 +52,9 @@ class Setup:
         words: dict[str, object] = {
             "listen": coordinator_address(bed), "devices": devices, "model": self.model, "plan": plan_file,
             "profile": self.profile, "run-dir": folder / "run", "rounds": self.rounds, "save-every": self.save_every,
-            "how": self.how,
+            "how": self.how, "first-copy-s": self.first_copy_s,
         }  # fmt: skip
-        flags = ["--no-copies"] * (not self.copies) + ["--resume"] * self.resume + ["--anew"] * self.anew
+        flags = ["--resume"] * self.resume + ["--anew"] * self.anew
         pairs = [word for name, value in words.items() for word in (f"--{name}", str(value))]
         return [sys.executable, "-W", "ignore", "-m", "benchmarks.recovery.coordinator", *pairs, *flags]
 
