@@ -3,10 +3,13 @@
 NAME=digits.npz            arrays "input" (or "input0", …, or a model's own names) and "label"; .safetensors alike
 NAME=corpus.txt            bytes of text, cut into windows; a label is the byte that follows
 NAME=tokens.npy            one row of token numbers, cut into windows likewise
+NAME=folder                one folder of images for each label (needs pillow)
+NAME=module:function       what a function of the device's owner returns: a dict of arrays, or (inputs, labels)
 """
 
 from __future__ import annotations
 
+import re
 import zipfile
 import zlib
 from collections.abc import Iterable, Mapping
@@ -19,10 +22,12 @@ import numpy.typing as npt
 from safetensors import SafetensorError
 from safetensors.numpy import load_file
 
+from potluck.datasets.local_sources import from_function, images
 from potluck.errors import InputError
 
 Array = npt.NDArray[Any]
 INPUT, LABEL = "input", "label"
+_FUNCTION = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 _ARRAYS, _STREAMS = (".npz", ".safetensors"), (".txt", ".npy")
 
 
@@ -96,9 +101,15 @@ def read_local(text: str) -> LocalData:
     if not equals or not name.isidentifier() or not place:
         raise InputError(f"--data {text!r}: give NAME=PATH, for example digits=shard1.npz")
     path = Path(place).expanduser()
+    if _FUNCTION.fullmatch(place) and not path.exists():
+        return _checked(LocalData(name, path, from_function(name, place)))
+    if path.is_dir():
+        return _checked(LocalData(name, path, images(name, path)))
     if path.suffix not in _ARRAYS + _STREAMS:
         known = ", ".join(_ARRAYS + _STREAMS)
-        raise InputError(f"--data {name}: {path} is none of {known}; convert it to one of these")
+        raise InputError(
+            f"--data {name}: {path} is neither one of {known} nor a folder of images nor MODULE:FUNCTION; convert it"
+        )
     try:
         if path.suffix in _STREAMS:
             return _stream(name, path)

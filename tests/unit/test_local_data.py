@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from PIL import Image
 from safetensors.numpy import save_file
 
 from potluck.datasets.local import LocalData, Wanted, read_local
@@ -91,7 +92,7 @@ def test_what_is_no_data_set_is_refused(tmp_path: Path, arrays: dict[str, Any], 
         ("a.npy", npz_bytes(), "an archive, not one array"),
         ("a.npz", npz_bytes()[:-40] + bytes(40), "cannot be read"),
         ("a.txt", b"", "is empty"),
-        ("a.csv", b"1,2", "is none of"),
+        ("a.csv", b"1,2", "is neither one of"),
     ],
 )
 def test_damaged_files_are_named(tmp_path: Path, name: str, content: bytes, words: str) -> None:
@@ -119,3 +120,33 @@ def test_a_file_that_is_not_there_and_text_that_is_too_short(tmp_path: Path) -> 
         LocalData("t", tmp_path, {}, np.arange(4)).fitted(TEXT)
     with pytest.raises(InputError, match="does not train on those"):
         LocalData("t", tmp_path, {}, np.arange(40)).fitted(IMAGES)
+
+
+def test_a_folder_of_images_is_read_with_a_label_for_each_folder(tmp_path: Path) -> None:
+    for label, value in (("cat", 10), ("dog", 200)):
+        (tmp_path / label).mkdir()
+        for number in range(2):
+            Image.fromarray(np.full((8, 8), value + number, np.uint8)).save(tmp_path / label / f"{number}.png")
+    (tmp_path / "cat" / "notes.txt").write_text("no picture")
+    data = read_local(f"pets={tmp_path}")
+    assert data.samples == 4
+    assert data.arrays["label"].tolist() == [0, 0, 1, 1]
+    assert data.arrays["input"].shape == (4, 1, 8, 8)
+    assert data.arrays["input"][3, 0, 0, 0] == pytest.approx(201 / 255)
+    Image.fromarray(np.zeros((8, 8, 3), np.uint8)).save(tmp_path / "dog" / "z.png")
+    with pytest.raises(InputError, match=r"z\.png is \(3, 8, 8\), and others are \(1, 8, 8\); make them equal"):
+        read_local(f"pets={tmp_path}")
+    (tmp_path / "dog" / "z.png").write_bytes(b"nothing")
+    with pytest.raises(InputError, match=r"z\.png is no picture"):
+        read_local(f"pets={tmp_path}")
+
+
+def test_a_function_of_the_owner_gives_arrays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    code = "import numpy as np\n\ndef load():\n    return np.ones((3, 8, 8), np.float32), np.arange(3)\n"
+    (tmp_path / "my_own_data.py").write_text(f"{code}\ndef wrong():\n    return 1 / 0\n")
+    assert read_local("digits=my_own_data:load").fitted(IMAGES).samples == 3
+    with pytest.raises(InputError, match="my_own_data:wrong fails: ZeroDivisionError: division by zero; correct it"):
+        read_local("digits=my_own_data:wrong")
+    with pytest.raises(InputError, match="no_such_thing:load fails: ModuleNotFoundError"):
+        read_local("digits=no_such_thing:load")
