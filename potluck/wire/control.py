@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import hashlib
 import itertools
@@ -232,7 +233,8 @@ class ControlClient(Generic[In, Out]):
     def close(self) -> None:
         """End the connection; more than once does no harm."""
         if self._thread.alive:
-            self._thread.run(self._stop(), 10.0)
+            with contextlib.suppress(TimeoutError):  # the other side does not say goodbye: nothing is lost by that
+                self._thread.run(self._stop(), 10.0)
             self._thread.stop()
 
     # --- in the loop's thread
