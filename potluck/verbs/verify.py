@@ -10,6 +10,8 @@ import click
 from potluck.config import TrainSettings
 from potluck.control.audit import Audit, audit
 from potluck.job import load_job
+from potluck.paramserver.book import audit as audit_pushes
+from potluck.paramserver.push_log import PUSHES, entries, workers_of
 from potluck.plan.validate import read_plan
 from potluck.verbs.here import own_fleet
 from potluck.verbs.session import emit, terminal
@@ -42,6 +44,8 @@ def verify_numbers(job_file: str, settings: TrainSettings, rounds: int) -> int:
 
 def verify_run(run_dir: Path, *, as_json: bool) -> int:
     """Judges the ledger of a run; returns the exit code."""
+    if (run_dir / PUSHES).is_file():
+        return _verify_pushes(run_dir, as_json=as_json)
     found = audit(run_dir)
     if as_json:
         whole = dataclasses.asdict(found) | {"exact": found.exact, "finished": found.finished}
@@ -50,6 +54,26 @@ def verify_run(run_dir: Path, *, as_json: bool) -> int:
         for line in audit_lines(run_dir, found):
             click.echo(line)
     return 0 if found.exact else 1
+
+
+def _verify_pushes(run_dir: Path, *, as_json: bool) -> int:
+    """Judges the ledger of a parameter server."""
+    made = entries(run_dir / PUSHES)
+    wrong = audit_pushes(made)
+    samples = dict.fromkeys(workers_of(run_dir), 0)
+    for entry in made:
+        samples[entry.push.worker] += entry.push.samples
+    skipped = sum(bool(entry.skipped) for entry in made)
+    if as_json:
+        emit({"exact": not wrong, "pushes": len(made), "skipped": skipped, "samples": samples, "problems": wrong})
+    elif wrong:
+        click.echo(f"{run_dir}: NOT every push counts exactly once")
+        for problem in wrong:
+            click.echo(f"  {problem}")
+    else:
+        click.echo(f"{run_dir}: every push counts exactly once, in the order in which its device made it")
+        click.echo(f"{len(made)} pushes, {skipped} of them left out as harmful; samples of each device: {samples}")
+    return 1 if wrong else 0
 
 
 def audit_lines(run_dir: Path, found: Audit) -> list[str]:

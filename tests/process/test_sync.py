@@ -126,6 +126,9 @@ def test_each_trains_on_what_it_owns_and_the_model_knows_it_all(tmp_path: Path) 
         assert all(r.reason for r in records if isinstance(r, PushRecord | PaceRecord))
         assert sum(r.samples for r in pushes) >= 12 * 1500
         assert len(pushes) == len(it.pushes)
+        judged = it.start("verify", "--run", str(it.run))
+        assert judged.wait(PATIENT_S) == 0
+        assert f"{len(pushes)} pushes, 0 of them left out" in it.log
 
 
 def test_who_lacks_the_data_is_named_and_the_others_go_on(tmp_path: Path) -> None:
