@@ -1,17 +1,13 @@
-"""The process on a device: joins a coordinator, holds a stage, obeys orders until it is told to stop."""
+"""A device in a run: holds a stage, or trains on data of its own, and obeys orders until it is told to stop."""
 
 from __future__ import annotations
 
-import contextlib
-import gc
 import os
 import queue
-import signal
-import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from msgspec.structs import replace
@@ -56,7 +52,7 @@ from potluck.runtime.assembling import put_together, site_of
 from potluck.runtime.carriers import open_link
 from potluck.runtime.committers import AskCoordinator, DecideAlone
 from potluck.runtime.copier import Copier
-from potluck.runtime.devices import host_words, settle
+from potluck.runtime.devices import host_words
 from potluck.runtime.executor import Committer, Executor
 from potluck.runtime.holding import Client, found_again, write_held
 from potluck.runtime.keeper import Keeper, subset
@@ -66,11 +62,9 @@ from potluck.runtime.own_work import OwnWork
 from potluck.runtime.stage import StageState
 from potluck.runtime.state_transfer import send_state
 from potluck.runtime.throttle import Throttle
-from potluck.runtime.warm_up import warm_up
 from potluck.types import COORDINATOR, DeviceSpec, Held
 from potluck.units import duration_text
 from potluck.wire.channel import Disconnected
-from potluck.wire.control import ControlClient
 from potluck.wire.link import Link
 from potluck.wire.messages import (
     PROOF_VARIABLE,
@@ -80,7 +74,6 @@ from potluck.wire.messages import (
     Durable,
     Evaluate,
     Failed,
-    FromCoordinator,
     Hello,
     Leaving,
     Linked,
@@ -96,54 +89,7 @@ from potluck.wire.messages import (
     Work,
 )
 
-_JOIN_TIMEOUT_S = 20.0
 _EXPLAINED_S, _LOOK_S = 5.0, 0.05  # in which the control channel says why a link broke
-
-
-def run_agent(
-    address: str, spec: DeviceSpec, bind: str, say: Callable[[str], None] = lambda text: None, hold_s: float = 0.0,
-    chaos: bool = False, failpoint: Callable[[str], None] = lambda order: None, data: Sequence[LocalData] = (),
-) -> int:  # fmt: skip
-    """Serves one run as a device and says how it goes; returns the exit code.
-
-    When the coordinator is gone, what the device holds is kept for `hold_s` seconds in case it comes back. With `chaos`
-    it misbehaves when it is told to. Tests give a `failpoint`: it is told every order's name before it is obeyed.
-    `data` are the data sets of its owner, which never leave it.
-    """
-    sys.setswitchinterval(0.001)  # let the link's thread in quickly while this one computes
-    device = settle(spec)
-    warm_up(device)
-    gc.freeze()  # what is loaded stays: no collection has to look at it again
-    client: Client = ControlClient(address, FromCoordinator, timeout_s=_JOIN_TIMEOUT_S)
-    agent = Agent(client, spec, device, bind, say, hold_s, chaos, failpoint, data)
-    try:
-        with _leaves_when_asked(agent, say):
-            return agent.serve()
-    finally:
-        agent.close()
-
-
-@contextlib.contextmanager
-def _leaves_when_asked(agent: Agent, say: Callable[[str], None]) -> Iterator[None]:
-    """Ctrl-C hands over and leaves; a second one leaves at once. Only where signals are heard: in the main thread."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-
-    def asked(number: int, frame: object) -> None:
-        for known, handler in before.items():
-            signal.signal(known, handler)
-        say("leaving: the others take over first; once more leaves at once")
-        agent.leave()
-
-    for number in before:
-        signal.signal(number, asked)
-    try:
-        yield
-    finally:
-        for known, handler in before.items():
-            signal.signal(known, handler)
 
 
 class Agent:

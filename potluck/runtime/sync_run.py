@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import math
 import queue
 import threading
@@ -11,8 +10,6 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal
-
-from safetensors.torch import save
 
 from potluck.errors import DeviceError, DeviceLost, InputError, Overdue, PotluckError
 from potluck.metrics.records import (
@@ -31,9 +28,8 @@ from potluck.paramserver.book import audit
 from potluck.paramserver.policies import Choice
 from potluck.paramserver.push_log import PUSHES, entries
 from potluck.paramserver.server import ParameterServer, Reply
-from potluck.recover.snapshot import separate
 from potluck.runtime.live_fleet import LiveFleet
-from potluck.runtime.loading import first_samples, share
+from potluck.runtime.offering import Offering
 from potluck.runtime.options import Options
 from potluck.runtime.prepare import PreparedJob
 from potluck.runtime.push_words import PushWords
@@ -42,7 +38,7 @@ from potluck.runtime.run_folder import RunFolder
 from potluck.runtime.server_keeping import ServerKeeping
 from potluck.runtime.serving import Serving
 from potluck.schedules import multiplier
-from potluck.wire.messages import FINISHED, SAVED, Feed, Leaving, Linked, Load, Loaded, Met, Stop, Unreachable
+from potluck.wire.messages import FINISHED, SAVED, Leaving, Linked, Loaded, Met, Stop, Unreachable
 
 _LOOK_S = 0.2
 
@@ -82,13 +78,12 @@ class SyncRun:
         self._lock = threading.RLock()
         self._begun = begun_before(path) if options.resume else None
         began_with = tuple(self._begun.samples) if self._begun is not None else ()
-        self._shares = {device: part for part, device in enumerate(began_with)}  # of the coordinator's data
-        self._parts = max(1, len(began_with) or len(live.roster.specs))
         self._losses: dict[str, float] = {}  # last reported
         self._broken: queue.SimpleQueue[tuple[str, int, str] | Exception] = queue.SimpleQueue()  # in other threads
         self._started_s = self._somebody_s = time.monotonic()
         self._folder = RunFolder(path, self._job, encode(prepared.built.programs), fsync=True)
-        self._offer()
+        parts = len(began_with) or len(live.roster.specs)
+        self._offering = Offering(live.server, prepared, self._folder.run_id, began_with, max(1, parts))
         self._keeping = ServerKeeping(prepared, path, self.say, self._broken.put, resume=options.resume)
         self._samples = self._before = self._trained_before(path) if options.resume else 0  # by everybody together
         self._serving: Serving | None = None
@@ -197,7 +192,7 @@ class SyncRun:
         roster, found = self._live.roster, dict[str, Loaded]()
         self._options.progress("devices read their data and make the model ready")
         for device in devices:
-            self._load(device)
+            self._live.roster.send(device, self._offering.order(device))
         deadline, refused = time.monotonic() + self._options.timeout_s, dict[str, str]()
         while len(found) + len(refused) < len(devices):
             missing = sorted(set(devices) - set(found) - set(refused))
@@ -223,20 +218,10 @@ class SyncRun:
             self._refuse(device, problem)
         return found
 
-    def _load(self, device: str) -> None:
-        job, data = self._job, self._job.data
-        order = Load(
-            run=self._folder.run_id, program=self._prepared.facts.digest, state=self._state,
-            optimizer=self._prepared.optimizer, batch_size=job.batch_size, seed=job.seed, clip_norm=job.clip_norm,
-            feeds=self._feeds, data=data if isinstance(data, str) else "",
-            share="" if isinstance(data, str) else self._share(device),
-        )  # fmt: skip
-        self._live.roster.send(device, order)
-
     def _hear(self, device: str, message: object) -> None:
         match message:
             case Linked():
-                self._load(device)
+                self._live.roster.send(device, self._offering.order(device))
             case Loaded():
                 if message.problem:
                     self._refuse(device, message.problem)
@@ -398,23 +383,3 @@ class SyncRun:
                 watcher.record(record)
             for callback in self._job.callbacks:
                 callback(record)
-
-    # --- what devices fetch
-
-    def _offer(self) -> None:
-        """Lets devices fetch the program and the weights to begin with."""
-        built, server = self._prepared.built, self._live.server
-        server.offer(self._prepared.facts.digest, encode(built.programs))
-        self._state = self._offered(save(separate(built.state)))
-        first = first_samples(self._job, 2).feeds
-        self._feeds = {n: Feed(tuple(t.shape[1:]), str(t.dtype).removeprefix("torch.")) for n, t in first.items()}
-
-    def _share(self, device: str) -> str:
-        """A part of the coordinator's own data; who comes back gets the same one again."""
-        part = self._shares.setdefault(device, len(self._shares))
-        return self._offered(save(separate(share(self._job, part % self._parts, self._parts))))
-
-    def _offered(self, data: bytes) -> str:
-        digest = hashlib.sha256(data).hexdigest()
-        self._live.server.offer(digest, data)
-        return digest

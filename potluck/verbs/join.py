@@ -38,7 +38,7 @@ def join(address: str, settings: JoinSettings) -> int:
         speed=settings.speed,
     )
     from potluck.datasets.local import read_all
-    from potluck.runtime.agent import run_agent
+    from potluck.runtime.agent_process import run_agent
 
     data = read_all(settings.data)
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from potluck.model.optim import StageOptimizer
-from potluck.runtime.agent import run_agent
+from potluck.runtime.agent_process import run_agent
 from potluck.runtime.stage import StageRunner
 from potluck.types import DeviceSpec
 from potluck.wire.mailbox import Mailbox

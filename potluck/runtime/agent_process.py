@@ -1,0 +1,67 @@
+"""The process on a device: starts it, lets Ctrl-C hand over first, and ends everything again."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator, Sequence
+
+from potluck.datasets.local import LocalData
+from potluck.runtime.agent import Agent
+from potluck.runtime.devices import settle
+from potluck.runtime.holding import Client
+from potluck.runtime.warm_up import warm_up
+from potluck.types import DeviceSpec
+from potluck.wire.control import ControlClient
+from potluck.wire.messages import FromCoordinator
+
+_JOIN_TIMEOUT_S = 20.0
+
+
+def run_agent(
+    address: str, spec: DeviceSpec, bind: str, say: Callable[[str], None] = lambda text: None, hold_s: float = 0.0,
+    chaos: bool = False, failpoint: Callable[[str], None] = lambda order: None, data: Sequence[LocalData] = (),
+) -> int:  # fmt: skip
+    """Serves one run as a device and says how it goes; returns the exit code.
+
+    When the coordinator is gone, what the device holds is kept for `hold_s` seconds in case it comes back. With `chaos`
+    it misbehaves when it is told to. Tests give a `failpoint`: it is told every order's name before it is obeyed.
+    `data` are the data sets of its owner, which never leave it.
+    """
+    sys.setswitchinterval(0.001)  # let the link's thread in quickly while this one computes
+    device = settle(spec)
+    warm_up(device)
+    gc.freeze()  # what is loaded stays: no collection has to look at it again
+    client: Client = ControlClient(address, FromCoordinator, timeout_s=_JOIN_TIMEOUT_S)
+    agent = Agent(client, spec, device, bind, say, hold_s, chaos, failpoint, data)
+    try:
+        with _leaves_when_asked(agent, say):
+            return agent.serve()
+    finally:
+        agent.close()
+
+
+@contextlib.contextmanager
+def _leaves_when_asked(agent: Agent, say: Callable[[str], None]) -> Iterator[None]:
+    """Ctrl-C hands over and leaves; a second one leaves at once. Only where signals are heard: in the main thread."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+
+    def asked(number: int, frame: object) -> None:
+        for known, handler in before.items():
+            signal.signal(known, handler)
+        say("leaving: the others take over first; once more leaves at once")
+        agent.leave()
+
+    for number in before:
+        signal.signal(number, asked)
+    try:
+        yield
+    finally:
+        for known, handler in before.items():
+            signal.signal(known, handler)
