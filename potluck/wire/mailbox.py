@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 import threading
 import time
 from collections import deque
@@ -14,6 +15,15 @@ from potluck.wire.frames import MessageHeader
 from potluck.wire.link import LinkStats, Tag
 
 T = TypeVar("T")
+
+
+class _Anything(enum.Enum):
+    """Whatever a thread waits for."""
+
+    ANYTHING = enum.auto()
+
+
+_ANYTHING = _Anything.ANYTHING
 
 # What is kept of a term not yet adopted, of all peers together: anybody can send it.
 MAX_EARLY_PEERS = 1024
@@ -52,6 +62,15 @@ class _Early:
     parcels: list[Parcel] = field(default_factory=list)
 
 
+@dataclass
+class _Waiter:
+    """A thread that waits for a message, or for room to send one (no tag). It is woken for nothing else."""
+
+    peer: str
+    tag: Tag | None
+    woken: threading.Condition
+
+
 class Mailbox:
     """The state of a link without its sockets: the carrier delivers into it, compute threads wait on it."""
 
@@ -61,7 +80,8 @@ class Mailbox:
         self._name = name
         self._window_bytes = self._least_window_bytes = window_bytes
         self._credit_bytes = window_bytes // CREDITS_IN_A_WINDOW
-        self._changed = threading.Condition()
+        self._lock = threading.Lock()
+        self._waiting: dict[object, _Waiter] = {}
         self._peers: dict[str, _Peer] = {}
         self._early: dict[str, _Early] = {}
         self._cancelled: str | None = None
@@ -71,7 +91,7 @@ class Mailbox:
 
     def adopt(self, term: int, peers: Iterable[str], window_bytes: int | None = None) -> None:
         """Start a term: fresh peers, early messages of this term delivered, older ones dropped."""
-        with self._changed:
+        with self._lock:
             if self._closed:
                 raise LinkError(f"link {self._name} is closed; make a new one")
             if term <= self.term:
@@ -87,18 +107,18 @@ class Mailbox:
             for peer, kept in early.items():
                 for parcel in kept.parcels:
                     self._sort(peer, parcel)
-            self._changed.notify_all()
+            self._wake()
 
     def meet(self, peer: str) -> None:
         """One more peer."""
-        with self._changed:
+        with self._lock:
             self._peers[peer] = _Peer()
 
     def forget(self, peer: str) -> None:
         """One peer less."""
-        with self._changed:
+        with self._lock:
             self._peers.pop(peer, None)
-            self._changed.notify_all()
+            self._wake(peer)
 
     def reserve(self, peer: str, tag: Tag, size_bytes: int, timeout_s: float, term: int | None = None) -> int:
         """Wait until the window has room for this message and count it as sent; returns its term."""
@@ -117,7 +137,7 @@ class Mailbox:
             self.stats.bytes_sent += size_bytes
             return self.term
 
-        return self._wait(peer, lambda: f"sending {tag} to it", timeout_s, room, term)
+        return self._wait(peer, None, lambda: f"sending {tag} to it", timeout_s, room, term)
 
     def take(self, peer: str, tag: Tag, timeout_s: float, term: int | None = None) -> Parcel:
         """Wait for the oldest message with this tag from this peer, and remove it."""
@@ -131,17 +151,17 @@ class Mailbox:
                 del state.parcels[tag]
             return parcel
 
-        return self._wait(peer, lambda: f"waiting for {tag} from it", timeout_s, oldest, term)
+        return self._wait(peer, tag, lambda: f"waiting for {tag} from it", timeout_s, oldest, term)
 
     def holds(self, peer: str, tag: Tag) -> bool:
         """Whether a message with this tag from this peer is there."""
-        with self._changed:
+        with self._lock:
             state = self._peers.get(peer)
             return state is not None and tag in state.parcels
 
     def consumed(self, peer: str, term: int, size_bytes: int) -> int:
         """Counts what was consumed; returns the bytes to tell its sender of now, 0 while that is not worth it."""
-        with self._changed:
+        with self._lock:
             state = self._peers.get(peer)
             if term != self.term or state is None:
                 return 0
@@ -153,53 +173,62 @@ class Mailbox:
 
     def cancel(self, reason: str) -> None:
         """End every wait, until the next `adopt`."""
-        with self._changed:
+        with self._lock:
             self._cancelled = reason
-            self._changed.notify_all()
+            self._wake()
 
     def close(self) -> None:
         """End every wait for good; what was not taken is dropped."""
-        with self._changed:
+        with self._lock:
             self._closed = True
             self._cancelled = "the link was closed"
             self._peers.clear()
             self._early.clear()
-            self._changed.notify_all()
+            self._wake()
 
     # --- the carrier's side
 
     def deliver(self, peer: str, header: MessageHeader, parts: list[memoryview]) -> None:
         """Put a message that arrived where `take` finds it."""
         parcel = Parcel(header, parts, sum(part.nbytes for part in parts))
-        with self._changed:
+        with self._lock:
             if not self._closed:
-                self._sort(peer, parcel)
-                self._changed.notify_all()
+                if self._sort(peer, parcel):
+                    self._wake(peer, header.tag)
+                else:
+                    self._wake(peer)
 
     def refuse(self) -> None:
         """Count a frame that cannot be read."""
-        with self._changed:
+        with self._lock:
             self.stats.refused_frames += 1
 
     def credit(self, peer: str, term: int, consumed_bytes: int) -> None:
         """Give room in the window back: the peer consumed this much."""
-        with self._changed:
+        with self._lock:
             state = self._peers.get(peer)
             if term == self.term and state is not None:
                 state.outstanding_bytes = max(0, state.outstanding_bytes - max(0, consumed_bytes))
-                self._changed.notify_all()
+                self._wake(peer, None)
 
     def lose(self, peer: str, term: int, why: str) -> None:
         """Mark a peer as gone for the rest of the term; messages that already arrived can still be taken."""
-        with self._changed:
+        with self._lock:
             state = self._peers.get(peer)
             if term == self.term and state is not None and state.lost is None:
                 state.lost = why
-                self._changed.notify_all()
+                self._wake(peer)
 
     # --- inside, with the lock held
 
-    def _sort(self, peer: str, parcel: Parcel) -> None:
+    def _wake(self, peer: str | None = None, what: Tag | _Anything | None = _ANYTHING) -> None:
+        """Those who wait for this, of this peer (None: of any)."""
+        for waiter in self._waiting.values():
+            if peer in (None, waiter.peer) and (isinstance(what, _Anything) or waiter.tag == what):
+                waiter.woken.notify()
+
+    def _sort(self, peer: str, parcel: Parcel) -> bool:
+        """Puts a message where it belongs; whether somebody may take it now."""
         term = parcel.header.term
         state = self._peers.get(peer)
         if term < self.term:
@@ -216,6 +245,8 @@ class Mailbox:
             state.parcels.setdefault(parcel.header.tag, deque()).append(parcel)
             self.stats.frames_received += 1
             self.stats.bytes_received += parcel.size_bytes
+            return True
+        return False
 
     def _keep_early(self, peer: str, parcel: Parcel) -> None:
         kept = self._early.get(peer)
@@ -243,11 +274,11 @@ class Mailbox:
         return not kept.parcels or kept.size_bytes + parcel.size_bytes <= self._window_bytes
 
     def _wait(
-        self, peer: str, doing: Callable[[], str], timeout_s: float, attempt: Callable[[_Peer], T | None],
-        term: int | None,
+        self, peer: str, tag: Tag | None, doing: Callable[[], str], timeout_s: float,
+        attempt: Callable[[_Peer], T | None], term: int | None,
     ) -> T:  # fmt: skip
-        started = time.monotonic()
-        with self._changed:
+        started, me = time.monotonic(), object()
+        with self._lock:
             term = self.term if term is None else term
             while True:
                 if self._cancelled is not None:
@@ -268,7 +299,11 @@ class Mailbox:
                         f"link {self._name}, peer {peer}, {doing()}: {self._stuck(state)} after {waited:.1f} s; "
                         f"check that {peer} runs and that the network between them works"
                     )
-                self._changed.wait(timeout_s - waited)
+                waiter = self._waiting[me] = _Waiter(peer, tag, threading.Condition(self._lock))
+                try:
+                    waiter.woken.wait(timeout_s - waited)
+                finally:
+                    del self._waiting[me]
 
     def _stuck(self, state: _Peer) -> str:
         if state.outstanding_bytes:
