@@ -18,7 +18,7 @@ from potluck.wire.link import Buffer, Link, Tag
 _CHUNK_BYTES = 4 * 2**20  # of tensors that are copied at a time
 _PIECE_BYTES = 4 * 2**20
 _MOST_BYTES = 64 * 2**30  # of one chunk: a tensor that is larger does not fit a device
-_SMALL_PIECE_BYTES = 256 * 1024  # where what trains goes first
+_SMALL_PIECE_BYTES = 512 * 1024  # where what trains goes first
 _PARTS = ("parameters", "buffers", "optimizer")
 _Named = tuple[str, str, torch.Tensor]  # part of the state, name, tensor
 
