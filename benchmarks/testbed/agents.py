@@ -66,8 +66,13 @@ def potluck_command(bed: Testbed, verb: Sequence[str]) -> list[str]:
 
 
 def start_potluck(
-    bed: Testbed, verb: Sequence[str], *, stdout: int | None = None, env: Mapping[str, str] | None = None
+    bed: Testbed,
+    verb: Sequence[str],
+    *,
+    stdout: int | None = None,
+    stderr: int | None = None,
+    env: Mapping[str, str] | None = None,
 ) -> subprocess.Popen[bytes]:
     """Starts such a command in the coordinator's place."""
     settings = {**environment(), **(env or {})}
-    return bed.start(COORDINATOR, potluck_command(bed, verb), env=settings, stdout=stdout)
+    return bed.start(COORDINATOR, potluck_command(bed, verb), env=settings, stdout=stdout, stderr=stderr)

@@ -98,7 +98,7 @@ class Adsp(Policy):
     def _begin(self, loss: float, now_s: float, why: str) -> Answer:
         """Searches for the best rate."""
         self._lowest = loss
-        rate = self._first_rate(self._search.rate if self._search.over else None)
+        rate = min(self._first_rate(self._search.rate if self._search.over else None), self._most())
         self._search = _Search(rate=rate, first=loss, began_s=now_s, points=[(0.0, loss)])
         return self._period(now_s, f"search for the best rate, from {rate} in {self.period_s:.3g} s on: {why}")
 
@@ -165,9 +165,11 @@ class Ours(Adsp):
         return before or _FEW
 
     def _most(self) -> int:
-        """At least a few steps of the slowest worker between two pushes: else counts drift apart by whole steps."""
+        """At least a few steps of the slowest worker between two pushes, else counts drift apart by whole steps; and
+        pushing and pulling, though it goes on beside training, takes at most a quarter of the time."""
         slowest_s = max((w.step_s or 0.0 for w in self.workers.values()), default=0.0)
-        return min(super()._most(), max(1, int(self.period_s / _FEW_STEPS / slowest_s)) if slowest_s > 0 else 10**6)
+        by_steps = max(1, int(self.period_s / _FEW_STEPS / slowest_s)) if slowest_s > 0 else 10**6
+        return min(max(1, super()._most() // 2), by_steps)
 
     def _following(self, rate: int, found: Reward | None, before: tuple[int, Reward] | None) -> int | None:
         best = self._search.best

@@ -35,15 +35,15 @@ class ServerKeeping:
 
     def __init__(
         self, prepared: PreparedJob, path: Path, say: Callable[[Record], None],
-        failed: Callable[[Exception], None], *, resume: bool,
+        failed: Callable[[Exception], None], seconds: Callable[[], float], *, resume: bool,
     ) -> None:  # fmt: skip
-        """`failed` is told what goes wrong in the background, from any thread."""
+        """`failed` is told what goes wrong in the background, from any thread; `seconds` is the run's clock."""
+        self._seconds = seconds
         self._prepared, self._job, self._path, self._say, self._failed = prepared, prepared.job, path, say, failed
         self.version = 0  # of the weights to begin with
         self.tensors = self._begin(resume=resume)
         self.evaluated: EvaluationRecord | None = None
         self.model_path = path / MODEL
-        self._began_s = time.monotonic()
         self._judge = Judge(self._job, *(seen_before(path, _ALL_ROUNDS) if resume else (None, 0)))
         self._evaluation = WholeEvaluation(prepared) if self._job.eval_data is not None else None
         self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="potluck-keeping")
@@ -153,13 +153,12 @@ class ServerKeeping:
     def _evaluate(self, round: int, epoch: int, tensors: Tensors) -> None:
         if self._evaluation is None:
             return
-        began_s = time.monotonic()
+        began_s, at_s = time.monotonic(), self._seconds()  # when these weights were the newest
         loss, metrics, samples = self._evaluation.run(tensors)
         better = self._judge.see(round, loss, metrics)
-        now_s = time.monotonic()
         self.evaluated = EvaluationRecord(
             round=round, epoch=epoch, samples=samples, loss=loss, metrics=metrics, best=better is not None,
-            seconds=now_s - began_s, at_s=now_s - self._began_s,
+            seconds=time.monotonic() - began_s, at_s=at_s,
         )  # fmt: skip
         self._say(self.evaluated)
         if better is not None:
@@ -183,9 +182,8 @@ class ServerKeeping:
             self._warn(error)
             return
         self._written.add(round)
-        now_s = time.monotonic()
-        size = sum(tensor.nbytes for tensor in named.values())
-        self._say(CheckpointRecord(round=round, bytes=size, seconds=now_s - began_s, at_s=now_s - self._began_s))
+        size, took_s = sum(tensor.nbytes for tensor in named.values()), time.monotonic() - began_s
+        self._say(CheckpointRecord(round=round, bytes=size, seconds=took_s, at_s=self._seconds()))
 
     def _named(self, tensors: Tensors) -> dict[str, torch.Tensor]:
         return ModelState(dict(tensors), {}, self._prepared.built.programs.aliases).weights()
@@ -197,7 +195,7 @@ class ServerKeeping:
         )  # fmt: skip
 
     def _warn(self, error: PotluckError) -> None:
-        now_s = time.monotonic() - self._began_s
+        now_s = self._seconds()
         with contextlib.suppress(PotluckError):  # a full disk has no room for this either
             self._say(
                 IncidentRecord(

@@ -84,7 +84,7 @@ class SyncRun:
         self._folder = RunFolder(path, self._job, encode(prepared.built.programs), fsync=True)
         parts = len(began_with) or len(live.roster.specs)
         self._offering = Offering(live.server, prepared, self._folder.run_id, began_with, max(1, parts))
-        self._keeping = ServerKeeping(prepared, path, self.say, self._broken.put, resume=options.resume)
+        self._keeping = ServerKeeping(prepared, path, self.say, self._broken.put, self._seconds, resume=options.resume)
         self._samples = self._before = self._trained_before(path) if options.resume else 0  # by everybody together
         self._serving: Serving | None = None
         self._server: ParameterServer | None = None
@@ -345,6 +345,7 @@ class SyncRun:
         return sum(e.push.samples for e in entries(path / PUSHES) if e.version <= self._keeping.version)
 
     def _announce(self, policy: str, samples: Mapping[str, int], slowest_s: float) -> None:
+        self._started_s = time.monotonic()
         self.say(
             RunStarted(
                 round=self._round, rounds=-(-self._total // self._job.batch_size), samples=self._epoch_samples,
