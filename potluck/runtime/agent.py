@@ -203,6 +203,8 @@ class Agent:
                     return
             elif isinstance(event.message, Welcome | Load | Work):
                 self._work.put(event.message)
+                if isinstance(event.message, Welcome):
+                    self._own.interrupt()
             elif isinstance(event.message, Repace | Durable):
                 self._own.hear(event.message)
             elif isinstance(event.message, Misbehave):
@@ -266,6 +268,8 @@ class Agent:
                 self._say(f"the coordinator is gone ({order.why})")
             case _:
                 self._work.put(order)
+                if isinstance(order, Leave):
+                    self._own.interrupt()
 
     # --- in the working thread
 

@@ -122,6 +122,11 @@ class OwnWork:
         self._worker.leave(then)
         return True
 
+    def interrupt(self) -> None:
+        """From the listening thread: whatever waits for the server need not wait any more."""
+        if self._link is not None:
+            self._link.cancel("something else is to be done")
+
     def close(self) -> None:
         """Ends what runs in the background."""
         if self._worker is not None:
