@@ -19,7 +19,7 @@ from potluck.types import Pace
 
 _GOAL = 0.9  # of the loss at the beginning of a search: what the rewards of different rates are compared by
 _JUMP = 1.3  # by which the loss rises before the rate is searched anew
-_FEW = 4  # pushes in a check period to begin with: ten steps of the slowest worker between two, by default
+_FEW = 2  # pushes in a check period to begin with: twenty steps of the slowest worker between two, by default
 _FEW_STEPS = 5
 _DOUBTS = 2  # rates in a row that may look worse by chance
 
@@ -166,10 +166,10 @@ class Ours(Adsp):
 
     def _most(self) -> int:
         """At least a few steps of the slowest worker between two pushes, else counts drift apart by whole steps; and
-        pushing and pulling, though it goes on beside training, takes at most a quarter of the time."""
+        pushing and pulling, which goes on beside training but not for nothing, takes at most a tenth of the time."""
         slowest_s = max((w.step_s or 0.0 for w in self.workers.values()), default=0.0)
         by_steps = max(1, int(self.period_s / _FEW_STEPS / slowest_s)) if slowest_s > 0 else 10**6
-        return min(max(1, super()._most() // 2), by_steps)
+        return min(max(1, super()._most() // 5), by_steps)
 
     def _following(self, rate: int, found: Reward | None, before: tuple[int, Reward] | None) -> int | None:
         best = self._search.best
