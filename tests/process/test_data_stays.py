@@ -15,7 +15,7 @@ from potluck.paramserver.push_log import PUSHES, entries
 from potluck.types import COORDINATOR
 from tests.process.testbed_programs import PATIENCE_S, ROOT, fleet_of, on_a_testbed
 
-pytestmark = [on_a_testbed, pytest.mark.full, pytest.mark.timeout(300)]
+pytestmark = [*on_a_testbed, pytest.mark.full, pytest.mark.timeout(300)]
 
 CANARY = np.float32(0.8712345)
 WORD = b"the-canary-sings-at-dawn"
@@ -47,13 +47,12 @@ with socket.create_connection((sys.argv[1], int(sys.argv[2])), timeout=10) as li
 
 
 def shard(folder: Path, device: str) -> Path:
-    """Samples that all begin with the canary, as floats and as bytes of text."""
+    """Samples that all begin with the canary, and bytes of text beside them."""
     chance = np.random.default_rng(len(device))
     inputs = chance.normal(size=(64, 256)).astype(np.float32)
     inputs[:, :8] = CANARY
-    inputs[:, 8:14] = np.frombuffer(WORD, np.float32)
     path = folder / f"{device}.npz"
-    np.savez(path, input=inputs, label=chance.integers(0, 256, 64))
+    np.savez(path, input=inputs, label=chance.integers(0, 256, 64), note=np.array([WORD] * 64))
     return path
 
 
@@ -98,6 +97,6 @@ def _leak(bed: Testbed, folder: Path) -> None:
     server = bed.start(COORDINATOR, [sys.executable, "-c", LISTEN], stdout=subprocess.PIPE)
     assert server.stdout is not None
     assert server.stdout.readline() == b"ready\n"
-    sample = np.load(folder / "d0.npz")["input"][0].tobytes().hex()
+    sample = (np.load(folder / "d0.npz")["input"][0].tobytes() + WORD).hex()
     leak = bed.start("d0", [sys.executable, "-c", LEAK, bed.address(COORDINATOR), "9999", sample])
     assert leak.wait(PATIENCE_S) == 0
