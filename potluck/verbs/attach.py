@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import signal
+import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import click
@@ -28,8 +31,12 @@ def attach(run: Path | None) -> int:
     """Shows a run until it ends; returns the exit code that its end stands for."""
     run_dir = chosen_run(run)
     try:
-        with open_display(f"potluck attach {run_dir}", f"looking into {run_dir}") as display, traceback_kept():
-            found = follow(run_dir, display)
+        with (
+            open_display(f"potluck attach {run_dir}", f"looking into {run_dir}") as display,
+            traceback_kept(),
+            _interrupts() as interrupted,
+        ):
+            found = follow(run_dir, display, interrupted)
     except Interrupted:
         click.echo(f"detached; the run goes on. Look again: potluck attach {run_dir}; end it: potluck stop {run_dir}")
         return EXIT_INTERRUPTED
@@ -44,10 +51,20 @@ def exit_code(found: Found) -> int:
     return {"failed": DeviceError.exit_code, "interrupted": PotluckError.exit_code}.get(found.state, 0)
 
 
-def follow(run_dir: Path, display: Display) -> Found:
-    """Feeds a display with the records of a run, until its process is gone."""
-    # Now, and not while somebody looks: an interrupt in the middle of loading it may get lost.
-    from potluck.plan.refine import busy_s
+@contextlib.contextmanager
+def _interrupts() -> Iterator[threading.Event]:
+    """Set by Ctrl-C. As an exception it could come up anywhere, also where a library ignores it."""
+    interrupted = threading.Event()
+    before = signal.signal(signal.SIGINT, lambda number, frame: interrupted.set())
+    try:
+        yield interrupted
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def follow(run_dir: Path, display: Display, interrupted: threading.Event) -> Found:
+    """Feeds a display with the records of a run, until its process is gone; an interrupt ends it."""
+    from potluck.plan.refine import busy_s  # numpy, which takes its time
 
     records = Followed(run_dir)
     shown = _Shown(display, busy_s)
@@ -60,7 +77,8 @@ def follow(run_dir: Path, display: Display) -> Found:
             return over(run_dir, records, facts)
         if not records.begun(facts):
             shown.note(last_line(run_dir) or f"process {process.pid} has begun, and trains no round yet")
-        time.sleep(_EVERY_S)  # as long as the run takes: whoever looks ends it, with Ctrl-C
+        if interrupted.wait(_EVERY_S):  # as long as the run takes: whoever looks ends it, with Ctrl-C
+            raise KeyboardInterrupt
 
 
 class _Shown:
