@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 _Array = npt.NDArray[np.float64]
 _FLOORS = np.concatenate(([0.0], 1 - np.geomspace(1.0, 0.02, 40)[1:]))  # c, as parts of the smallest loss
+_FINER = 17
 _ROBUST_TURNS, _HUBER = 4, 1.5
 
 
@@ -103,8 +104,19 @@ def reward(
 
 
 def _best(t: _Array, loss: _Array, course: _Array, weights: _Array) -> Curve | None:
-    """The best course of all floors, given about what it is and how much each point counts."""
-    floors = _FLOORS * loss.min()
+    """The best course of all floors, given about what it is and how much each point counts: first roughly, then
+    between the neighbours of the best."""
+    rough = _FLOORS * loss.min()
+    found = _among(rough, t, loss, course, weights)
+    if found is None:
+        return None
+    at = int(np.searchsorted(rough, found.floor))
+    fine = np.linspace(rough[max(0, at - 1)], rough[min(len(rough) - 1, at + 1)], _FINER)
+    return _among(fine, t, loss, course, weights) or found
+
+
+def _among(floors: _Array, t: _Array, loss: _Array, course: _Array, weights: _Array) -> Curve | None:
+    """The best course of some floors."""
     y = 1 / (loss[None, :] - floors[:, None])
     # An error of the loss moves 1 / (loss - c) by 1 / (loss - c)² as much.
     w = weights * np.maximum(course[None, :] - floors[:, None], 0.0) ** 4

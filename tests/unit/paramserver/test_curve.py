@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from potluck.paramserver.curve import Curve, Reward, fit, reward
@@ -16,6 +16,7 @@ TRUE = Curve(slope=0.02, start=0.5, floor=0.3, error=0.0)
 
 @settings(max_examples=60, deadline=None)
 @given(st.floats(0.005, 0.2), st.floats(0.3, 1.0), st.floats(0.0, 0.5))
+@example(0.1875, 1.0, 0.0022925515619081076)  # a floor between two rough ones
 def test_a_course_without_noise_is_followed(slope: float, start: float, floor: float) -> None:
     true = Curve(slope, start, floor, 0.0)
     times = [float(t) for t in range(0, 120, 6)]
