@@ -12,12 +12,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from benchmarks.sync.fashion import BATCH
 from benchmarks.testbed import Testbed, join_all
 from benchmarks.testbed.agents import environment, start_potluck
 from benchmarks.throughput.others import unhurried
 from potluck.metrics.records import RECORDS, EvaluationRecord, PushRecord, Record, RunStarted, read_from
-from potluck.paramserver.book import audit
+from potluck.paramserver.book import missing_and_repeated
 from potluck.paramserver.push_log import PUSHES, entries
 
 LOOK_S = 0.05
@@ -35,7 +34,8 @@ class Course:
     seconds: float = 0.0
     samples: int = 0
     pushes: int = 0
-    wrong: list[str] = field(default_factory=list)  # of the ledger
+    lost: int = 0  # pushes
+    doubled: int = 0
     busy: float = 0.0  # CPU seconds of training, of what all workers could have spent
     curve: list[tuple[float, float]] = field(default_factory=list)
     problem: str = ""
@@ -136,7 +136,7 @@ def _account(found: Course, run: Path, cores: Mapping[str, float]) -> None:
     last = {device: max((r.at_s for r in pushes if r.device == device), default=0.0) for device in cores}
     could = sum(cores[device] * at_s for device, at_s in last.items())
     found.busy = sum(r.cpu_s for r in pushes) / could if could else 0.0
-    found.wrong = audit(entries(run / PUSHES))
+    found.lost, found.doubled = missing_and_repeated(entries(run / PUSHES))
 
 
 def lone_rates(bed: Testbed, shards: Path, seconds: float) -> dict[str, float]:
@@ -159,6 +159,3 @@ def lone_rates(bed: Testbed, shards: Path, seconds: float) -> dict[str, float]:
 def rate_of(found: Course) -> float:
     """Samples a second."""
     return found.samples / found.seconds if found.seconds else 0.0
-
-
-__all__ = ["BATCH", "Course", "course", "lone_rates", "rate_of", "settings"]

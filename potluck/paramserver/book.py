@@ -119,6 +119,11 @@ class Book:
         return durable.sequence
 
     @property
+    def is_durable(self) -> bool:
+        """Whether a restart would lose nothing."""
+        return self._durable_version == self.version and self._durable == self._seen
+
+    @property
     def lags(self) -> bool:
         """Whether somebody may not push again before there is a snapshot."""
         return bool(self._lagging)
@@ -143,3 +148,12 @@ def audit(entries: list[Entry]) -> list[str]:
             wrong.append(f"push {push.sequence} of {push.worker} follows {last.get(key, 0)}")
         last[key] = push.sequence
     return wrong
+
+
+def missing_and_repeated(entries: list[Entry]) -> tuple[int, int]:
+    """How many pushes a ledger lacks, and how many it has more than once."""
+    made = [(e.push.worker, e.push.incarnation, e.push.sequence) for e in entries]
+    newest: dict[tuple[str, int], int] = {}
+    for worker, incarnation, sequence in made:
+        newest[worker, incarnation] = max(sequence, newest.get((worker, incarnation), 0))
+    return sum(newest.values()) - len(set(made)), len(made) - len(set(made))

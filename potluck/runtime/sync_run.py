@@ -24,7 +24,7 @@ from potluck.metrics.records import (
     read,
 )
 from potluck.model.program import encode
-from potluck.paramserver.book import audit
+from potluck.paramserver.book import missing_and_repeated
 from potluck.paramserver.policies import Choice
 from potluck.paramserver.push_log import PUSHES, entries
 from potluck.paramserver.server import ParameterServer, Reply
@@ -159,14 +159,15 @@ class SyncRun:
     def result(self, reason: str) -> TrainResult:
         """What it came to."""
         path = self._folder.path
-        wrong = audit(entries(path / PUSHES))
+        missing, repeated = missing_and_repeated(entries(path / PUSHES))
         seconds = time.monotonic() - self._started_s
         evaluated = self._keeping.evaluated
+        batch = self._job.batch_size  # a push is of one batch at least
         return TrainResult(
             run_dir=path, model_path=self._keeping.model_path, rounds=self._round, reason=reason,
             loss=evaluated.loss if evaluated else None, metrics=dict(evaluated.metrics) if evaluated else {},
-            samples_per_s=(self._samples - self._before) / seconds if seconds > 0 else 0.0, samples_lost=len(wrong),
-            samples_doubled=0,
+            samples_per_s=(self._samples - self._before) / seconds if seconds > 0 else 0.0,
+            samples_lost=missing * batch, samples_doubled=repeated * batch,
         )  # fmt: skip
 
     def failed(self, error: BaseException) -> None:
@@ -182,7 +183,6 @@ class SyncRun:
         if self._server is not None:
             with contextlib.suppress(PotluckError):
                 self._server.save()
-        if self._server is not None:
             self._server.close()
         self._folder.close()
 

@@ -7,7 +7,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from potluck.paramserver.book import MOST_KEPT, Book, Entry, Page, Push, audit
+from potluck.paramserver.book import MOST_KEPT, Book, Entry, Page, Push, audit, missing_and_repeated
 from potluck.paramserver.client import Client, Next
 from potluck.types import Pace
 
@@ -174,6 +174,17 @@ def test_a_worker_trains_on_while_its_push_is_under_way_and_keeps_two() -> None:
     assert client.next(9.0) is Next.PUSH
     assert [p.sequence for p in client.server_back(1) or ()] == [2]
     assert client.server_back(0) is None  # the first is not kept any more
+
+
+def test_what_a_ledger_lacks_and_has_twice_is_counted() -> None:
+    def ledger(*made: tuple[str, int, int]) -> list[Entry]:
+        pushes = (Push(worker=w, incarnation=i, sequence=s, base=0, steps=1, samples=1, loss=1.0) for w, i, s in made)
+        return [Entry(version=n, push=push, scale=1.0) for n, push in enumerate(pushes, start=1)]
+
+    whole = [("a", 1, 1), ("b", 1, 1), ("a", 1, 2), ("b", 2, 1), ("a", 1, 3)]
+    assert missing_and_repeated(ledger(*whole)) == (0, 0)
+    assert missing_and_repeated(ledger(*whole[:2], *whole[3:])) == (1, 0)
+    assert missing_and_repeated(ledger(*whole, ("b", 2, 1))) == (0, 1)
 
 
 def test_a_push_without_an_answer_is_pushed_again_even_if_it_counts() -> None:
