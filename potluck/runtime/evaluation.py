@@ -74,13 +74,27 @@ def measure(job: Job, outputs: Any, labels: torch.Tensor) -> dict[str, float]:
     return found
 
 
+def summed_up(
+    job: Job, program: Program, outputs: list[list[torch.Tensor]], labels: list[torch.Tensor],
+    losses: list[tuple[float, float]],
+) -> tuple[float, dict[str, float], int]:  # fmt: skip
+    """Loss and metrics over all batches, given each one's loss and weight, and how many samples they have."""
+    axes = [sample_axis(program, index) for index in range(len(program.outputs))]
+    joined = [torch.cat(parts, axis) for axis, parts in zip(axes, zip(*outputs, strict=True), strict=True)]
+    label = torch.cat(labels)
+    weight = sum(w for _, w in losses)
+    loss = sum(value * w for value, w in losses) / weight if weight else float("nan")
+    return loss, measure(job, outputs_as_given(program, joined), label), len(label)
+
+
 class Evaluator:
     """Runs the whole evaluation set through the pipeline, two batches under way at a time."""
 
     def __init__(self, session: Session, receive: Callable[[str, Tag], list[memoryview]]) -> None:
         self.s = session
         self._program = session.layout.programs.eval
-        self._axes = [sample_axis(self._program, index) for index in range(len(self._program.outputs))]
+        for index in range(len(self._program.outputs)):
+            sample_axis(self._program, index)  # better now than after the first round
         self._loader = evaluation_loader(session.job)
         self._number = 0
         self._receive = receive
@@ -100,12 +114,7 @@ class Evaluator:
                 self._finish(*under_way.pop(0), outputs, labels, losses)
         while under_way:
             self._finish(*under_way.pop(0), outputs, labels, losses)
-        joined = [torch.cat(parts, axis) for axis, parts in zip(self._axes, zip(*outputs, strict=True), strict=True)]
-        result = outputs_as_given(self._program, joined)
-        label = torch.cat(labels)
-        weight = sum(w for _, w in losses)
-        loss = sum(value * w for value, w in losses) / weight if weight else float("nan")
-        return loss, measure(self.s.job, result, label), len(label)
+        return summed_up(self.s.job, self._program, outputs, labels, losses)
 
     def _start(self, index: int) -> tuple[int, Batch, tuple[int, ...]]:
         batch = self._loader.get(index)

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import torch
 
 from potluck.model.forms import outputs_as_given
-from potluck.runtime.evaluation import measure, sample_axis
+from potluck.runtime.evaluation import summed_up
 from potluck.runtime.loading import evaluation_loader
 from potluck.runtime.prepare import PreparedJob
 from potluck.runtime.reference import UncutRun
@@ -22,7 +22,6 @@ class WholeEvaluation:
         self._run = UncutRun(programs, state, prepared.optimizer, seed=self._job.seed, clip_norm=None)
         self._program = programs.eval
         self._inputs = {s.name: s.id for s in self._program.sources if s.kind == "input"}
-        self._axes = [sample_axis(self._program, index) for index in range(len(self._program.outputs))]
         self._loader = evaluation_loader(self._job)
 
     def run(self, weights: Mapping[str, torch.Tensor]) -> tuple[float, dict[str, float], int]:
@@ -42,11 +41,7 @@ class WholeEvaluation:
             if weight and self._job.reduce is None:
                 given = outputs_as_given(self._program, tensors)
                 losses.append((float(self._job.loss(given, labels[-1])), weight))
-        joined = [torch.cat(parts, axis) for axis, parts in zip(self._axes, zip(*outputs, strict=True), strict=True)]
-        label = torch.cat(labels)
-        total = sum(weight for _, weight in losses)
-        loss = sum(value * weight for value, weight in losses) / total if total else float("nan")
-        return loss, measure(self._job, outputs_as_given(self._program, joined), label), len(label)
+        return summed_up(self._job, self._program, outputs, labels, losses)
 
     def close(self) -> None:
         """Ends its loader."""
