@@ -4,15 +4,32 @@ from __future__ import annotations
 
 import contextlib
 import os
+import socket
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from potluck.runtime.live_fleet import LiveFleet
 from potluck.runtime.options import Options
 
 ROOT = Path(__file__).parents[2]
+
+
+def free_port() -> int:
+    """A port that nobody listens on."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def until(condition: Callable[[], bool], what: str, patient_s: float) -> None:
+    """Waits for something to happen."""
+    deadline = time.monotonic() + patient_s
+    while not condition():
+        assert time.monotonic() < deadline, f"{what} did not happen in {patient_s} s"
+        time.sleep(0.05)
 
 
 @contextlib.contextmanager

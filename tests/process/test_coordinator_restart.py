@@ -6,11 +6,9 @@ import contextlib
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -20,7 +18,7 @@ from potluck.control.audit import audit
 from potluck.metrics.records import RECORDS, IncidentRecord, read
 from potluck.recover.checkpoint import load, newest
 from potluck.recover.snapshot import parse
-from tests.process.agents import ROOT
+from tests.process.agents import ROOT, free_port, until
 
 PATIENT_S = 90.0
 JOB = """
@@ -35,19 +33,6 @@ job = Job(
     micro_batch_size=4, rounds=ROUNDS, seed=5, checkpoint_every=SAVE,
 )
 """
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
-def until(condition: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + PATIENT_S
-    while not condition():
-        assert time.monotonic() < deadline, f"{what} did not happen in {PATIENT_S} s"
-        time.sleep(0.05)
 
 
 class Site:
@@ -144,7 +129,7 @@ def test_one_device_that_does_not_come_back_is_done_without(
 ) -> None:
     with site(tmp_path, 400) as it:
         train, a, b = it.train(), it.join("a"), it.join("b")
-        until(lambda: it.committed >= 20, "training")
+        until(lambda: it.committed >= 20, "training", PATIENT_S)
         for process in (train, b):
             process.send_signal(signal.SIGKILL)
             process.wait(PATIENT_S)
@@ -159,7 +144,7 @@ def test_one_device_that_does_not_come_back_is_done_without(
 def test_a_coordinator_that_stays_away_finds_what_was_held_in_files(tmp_path: Path) -> None:
     with site(tmp_path, 100_000) as it:
         train, *devices = it.train(), it.join("a", hold="2s"), it.join("b", hold="2s")
-        until(lambda: it.committed >= 5, "training")
+        until(lambda: it.committed >= 5, "training", PATIENT_S)
         train.send_signal(signal.SIGKILL)
         assert [device.wait(PATIENT_S) for device in devices] == [1, 1]
         assert "the coordinator did not come back" in it.log
@@ -173,7 +158,7 @@ def test_a_coordinator_that_stays_away_finds_what_was_held_in_files(tmp_path: Pa
 def test_devices_that_hold_one_run_can_train_another(undisturbed: dict[str, torch.Tensor], tmp_path: Path) -> None:
     with site(tmp_path, 400) as it:
         train, *devices = it.train(), it.join("a"), it.join("b")
-        until(lambda: it.committed >= 20, "training")
+        until(lambda: it.committed >= 20, "training", PATIENT_S)
         train.send_signal(signal.SIGKILL)
         train.wait(PATIENT_S)
         assert it.train(run="another").wait(PATIENT_S) == 0
@@ -186,7 +171,7 @@ def test_devices_that_hold_one_run_can_train_another(undisturbed: dict[str, torc
 def test_a_wrong_resume_costs_nothing_that_is_held(undisturbed: dict[str, torch.Tensor], tmp_path: Path) -> None:
     with site(tmp_path, 400) as it:
         train, *devices = it.train(), it.join("a"), it.join("b")
-        until(lambda: it.committed >= 20, "training")
+        until(lambda: it.committed >= 20, "training", PATIENT_S)
         train.send_signal(signal.SIGKILL)
         train.wait(PATIENT_S)
         right = (tmp_path / "job.py").read_text()
@@ -204,9 +189,9 @@ def test_a_wrong_resume_costs_nothing_that_is_held(undisturbed: dict[str, torch.
 def test_a_device_that_holds_and_is_asked_to_leave_writes_what_it_has(tmp_path: Path) -> None:
     with site(tmp_path, 100_000) as it:
         train, a, _ = it.train(), it.join("a"), it.join("b")
-        until(lambda: it.committed >= 5, "training")
+        until(lambda: it.committed >= 5, "training", PATIENT_S)
         train.send_signal(signal.SIGKILL)
-        until(lambda: it.log.count("looking for") == 2, "holding")
+        until(lambda: it.log.count("looking for") == 2, "holding", PATIENT_S)
         a.send_signal(signal.SIGINT)
         assert a.wait(PATIENT_S) == 1
         assert [p.name for p in it.folder.glob("held-by-a-*/round-*-stage-0.safetensors")] != []
@@ -219,7 +204,7 @@ def test_a_device_that_nobody_can_spare_leaves_and_the_run_is_saved(tmp_path: Pa
         plan["stages"] = [{"blocks": [0, 4], "group": [{"device": "a", "share": 4}]}]
         (tmp_path / "plan.json").write_text(json.dumps(plan))
         train, a, b = it.train(), it.join("a"), it.join("b")
-        until(lambda: it.committed >= 5, "training")
+        until(lambda: it.committed >= 5, "training", PATIENT_S)
         b.send_signal(signal.SIGINT)  # it is not in the plan
         assert b.wait(PATIENT_S) == 0
         a.send_signal(signal.SIGINT)
@@ -235,7 +220,7 @@ def test_after_a_power_cut_it_goes_on_from_the_last_checkpoint(
 ) -> None:
     with site(tmp_path, 400, save=10) as it:
         everybody = [it.train(), it.join("a"), it.join("b")]
-        until(lambda: it.committed >= 25, "training")
+        until(lambda: it.committed >= 25, "training", PATIENT_S)
         for process in everybody:
             process.send_signal(signal.SIGKILL)
             process.wait(PATIENT_S)

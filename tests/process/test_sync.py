@@ -8,8 +8,7 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -19,8 +18,7 @@ from potluck.datasets.digits import digits
 from potluck.metrics.records import RECORDS, EvaluationRecord, IncidentRecord, PaceRecord, PushRecord, read
 from potluck.paramserver.book import Entry, audit
 from potluck.paramserver.push_log import PUSHES, entries
-from tests.process.agents import ROOT
-from tests.process.test_coordinator_restart import free_port
+from tests.process.agents import ROOT, free_port, until
 
 PATIENT_S = 120.0
 JOB = """
@@ -42,13 +40,6 @@ job = potluck.Job(
     metrics={"accuracy": accuracy}, batch_size=16, epochs=EPOCHS, seed=3,
 )
 """
-
-
-def until(condition: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + PATIENT_S
-    while not condition():
-        assert time.monotonic() < deadline, f"{what} did not happen in {PATIENT_S} s"
-        time.sleep(0.05)
 
 
 class Site:
@@ -149,18 +140,20 @@ def test_a_worker_is_killed_and_comes_back_as_another(tmp_path: Path) -> None:
     with site(tmp_path, epochs=400) as it:
         train = it.train("asp", 2)
         a, b = it.join("a", "--speed", "0.3"), it.join("b", "--speed", "0.3")
-        until(lambda: pushed_by(it, "b") > 5, "a few pushes of b")
+        until(lambda: pushed_by(it, "b") > 5, "a few pushes of b", PATIENT_S)
         b.kill()
-        until(lambda: any(i.kind == "lost" and i.device == "b" for i in it.incidents()), "the loss of b")
+        until(lambda: any(i.kind == "lost" and i.device == "b" for i in it.incidents()), "the loss of b", PATIENT_S)
         before = pushed_by(it, "a")
-        until(lambda: pushed_by(it, "a") > before + 5, "pushes of a without b")
+        until(lambda: pushed_by(it, "a") > before + 5, "pushes of a without b", PATIENT_S)
         it.join("b")
         it.join("c")
-        until(lambda: pushed_by(it, "c") > 5, "pushes of one that came late")
-        until(lambda: max(e.push.incarnation for e in it.pushes if e.push.worker == "b") == 2, "b as another")
+        until(lambda: pushed_by(it, "c") > 5, "pushes of one that came late", PATIENT_S)
+        until(
+            lambda: max(e.push.incarnation for e in it.pushes if e.push.worker == "b") == 2, "b as another", PATIENT_S
+        )
         a.send_signal(signal.SIGINT)
         assert a.wait(PATIENT_S) == 0
-        until(lambda: any(i.kind == "left" and i.device == "a" for i in it.incidents()), "that a left")
+        until(lambda: any(i.kind == "left" and i.device == "a" for i in it.incidents()), "that a left", PATIENT_S)
         train.send_signal(signal.SIGINT)
         assert train.wait(PATIENT_S) == 0
         assert audit(it.pushes) == []
@@ -171,7 +164,7 @@ def test_the_server_is_killed_and_no_push_is_lost_or_counted_twice(tmp_path: Pat
     with site(tmp_path, epochs=400) as it:
         train = it.train(sync, 2)
         joined = [it.join("a", "--speed", "0.3"), it.join("b", "--speed", "0.3")]
-        until(lambda: pushed_by(it, "a") > 9 and pushed_by(it, "b") > 9, "a few pushes")
+        until(lambda: pushed_by(it, "a") > 9 and pushed_by(it, "b") > 9, "a few pushes", PATIENT_S)
         train.send_signal(signal.SIGKILL)
         train.wait(PATIENT_S)
         durable = json.loads(next((it.run / "server" / "checkpoints").glob("round-*/manifest.json")).read_text())
@@ -179,7 +172,7 @@ def test_the_server_is_killed_and_no_push_is_lost_or_counted_twice(tmp_path: Pat
         kept = it.pushes[:version]
         assert len(kept) == version
         train = it.train(sync, 2, "--resume")
-        until(lambda: len(it.pushes) > version + 20, "pushes after the restart")
+        until(lambda: len(it.pushes) > version + 20, "pushes after the restart", PATIENT_S)
         train.send_signal(signal.SIGINT)
         assert train.wait(PATIENT_S) == 0
         assert [process.wait(30) for process in joined] == [0, 0]
