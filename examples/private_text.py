@@ -25,7 +25,7 @@ TEXT = np.frombuffer(stdlib_text(620_000), dtype=np.uint8)
 
 
 class Reader(nn.Module):
-    """A recurrent layer between an embedding and the scores of the next byte."""
+    """Two layers over the last four bytes, between an embedding and the scores of the next byte."""
 
     def __init__(self) -> None:
         super().__init__()

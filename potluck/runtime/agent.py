@@ -157,7 +157,7 @@ class Agent:
             protocol=PROTOCOL, version=__version__, torch_version=str(torch.__version__), device=self._spec,
             host=host_words(self._spec.kind), proof=os.environ.get(PROOF_VARIABLE, ""),
             holds=self._own.run or (force.run if force is not None and self._state.inventory else ""),
-            chaos=self._chaos, data=self._own.names, incarnation=self._own.incarnation,
+            chaos=self._chaos, incarnation=self._own.incarnation,
         )  # fmt: skip
 
     def leave(self) -> None:

@@ -36,7 +36,7 @@ class LocalTrainer:
         self._count = min(len(tensor) for tensor in data.values())
         self._batch = min(batch_size, self._count)
         self._steps = 0
-        self._flat = Flat.of(self._tensors())
+        self._flat = Flat.of(self.tensors())
 
     @property
     def samples(self) -> int:
@@ -74,15 +74,16 @@ class LocalTrainer:
 
     def tensors(self) -> dict[str, torch.Tensor]:
         """Weights and buffers by name, as they are."""
-        return self._tensors()
+        stage = self._run.stage
+        return {**{name: p.detach() for name, p in stage.parameters.items()}, **stage.buffers}
 
     def vector(self) -> torch.Tensor:
         """The weights as they are."""
-        return self._flat.vector(self._tensors())
+        return self._flat.vector(self.tensors())
 
     def load(self, vector: torch.Tensor) -> None:
         """Goes on from these weights; what the optimizer remembers stays."""
-        own = self._tensors()
+        own = self.tensors()
         with torch.no_grad():
             for name, tensor in self._flat.tensors(vector).items():
                 own[name].copy_(tensor)
@@ -92,7 +93,3 @@ class LocalTrainer:
         trained = self.vector() - at_push
         self.load(newest + trained)
         return newest
-
-    def _tensors(self) -> dict[str, torch.Tensor]:
-        stage = self._run.stage
-        return {**{name: p.detach() for name, p in stage.parameters.items()}, **stage.buffers}

@@ -42,11 +42,6 @@ class OwnWork:
         self.refused = False  # what its owner gave it does not do
 
     @property
-    def names(self) -> tuple[str, ...]:
-        """Of the data sets that are here."""
-        return tuple(sorted(self._data))
-
-    @property
     def incarnation(self) -> int:
         """Who it is for the server; 0 before it was let in."""
         return self._worker.incarnation if self._worker is not None else 0
@@ -139,7 +134,7 @@ class OwnWork:
             return parse(self._fetch(order.share, timeout_s), "the samples")
         data = self._data.get(order.data)
         if data is None:
-            here = ", ".join(self.names) or "none"
+            here = ", ".join(sorted(self._data)) or "none"
             raise InputError(
                 f"{self._name} has no data set {order.data!r} (it has: {here}); join with --data {order.data}=PATH"
             )

@@ -85,7 +85,8 @@ class Worker:
         client = self._known()
         while not interrupted():
             self._take_in(wait=False)
-            if self._leaving is not None and self._has_left(client):
+            if self._leaving is not None:
+                self._hand_over(client, self._leaving)
                 continue
             match client.next(time.monotonic()):
                 case Next.WAIT:
@@ -111,15 +112,14 @@ class Worker:
         for push in again:
             self._carrier.submit(self._carry, push, self._differences[push.sequence], client.overhead_s)
 
-    def _has_left(self, client: Client) -> bool:
-        """Hands in what it trained; whether it has nothing left to do."""
+    def _hand_over(self, client: Client, then: Callable[[], None]) -> None:
+        """Pushes what it trained; once that is answered it has nothing left to do."""
         if client.has_news and client.may_push:
             self._push(client)
-        elif not client.has_news and client.under_way is None and self._leaving is not None:
-            self._leaving()
+        elif not client.has_news and client.under_way is None:
+            then()
             self._leaving = lambda: None
         self._take_in(wait=True)
-        return True
 
     def _push(self, client: Client) -> None:
         self._at_push = self._trainer.vector()

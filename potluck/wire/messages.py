@@ -29,7 +29,6 @@ class Hello(Message, frozen=True, kw_only=True, tag="hello"):
     proof: str = ""  # the word a device was started with, so that no other takes its place
     holds: str = ""  # the run of which I hold something, as I come back
     chaos: bool = False  # my owner agrees that I am told to misbehave
-    data: tuple[str, ...] = ()  # names of data sets that I own
     incarnation: int = 0  # who I was for the parameter server of the run that I hold
 
 
