@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import torch
 
 from potluck.errors import InputError
+from potluck.model.kernels import quicker
 from potluck.model.late_weights import can_wait, owing
 from potluck.model.operators import OURS, allowed
 from potluck.model.our_operators import Context, our_function, torch_constant
@@ -119,7 +120,7 @@ class Code:
 
     def _instruction(self, node: Node, rows: int, frees: tuple[int, ...]) -> _Instruction:
         ours = node.op in OURS
-        arguments = [self._argument(a, rows) for a in node.args]
+        arguments = quicker(node, [self._argument(a, rows) for a in node.args], self._values, rows, self._device)
         keywords = {k: self._argument(a, rows) for k, a in node.kwargs.items()}
         function = our_function(node, self._values) if ours else look_up(node.op)
         return _Instruction(
