@@ -7,6 +7,7 @@ limits, all in the same arrays. Shares are taken as divisible here; the cost mod
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -21,6 +22,7 @@ from potluck.wire.link import DEFAULT_WINDOW_BYTES
 LIMITS = 14  # rungs of the ladder
 _NEAR = np.array([0.85, 0.93, 1.0, 1.1])
 _NEVER = np.inf
+_LEAST_ROWS = 2  # of a member that has some rows of every micro-batch
 
 
 @dataclass(frozen=True)
@@ -175,9 +177,25 @@ class Guide:
         if len(members) > self.most_members():
             return _impossible(self.blocks)
         alone = [self.spans((d,)) for d in group]
-        steps = np.array([s.step_s for s in alone])
+        by_samples = self._by_samples(members, alone)
         if len(members) > self.cost.micro_batches:
-            return self._by_samples(members, alone, steps)
+            return by_samples
+        return self._sooner(self._by_turns(members, alone), by_samples)
+
+    def _sooner(self, turns: Spans, samples: Spans) -> Spans:
+        """Whichever lets a round end sooner, for each run of blocks."""
+        rest = self.cost.micro_batches - 1
+        better = samples.step_s + rest * samples.busy_s < turns.step_s + rest * turns.busy_s
+        return Spans(
+            *(
+                np.where(better, getattr(samples, field.name), getattr(turns, field.name))
+                for field in dataclasses.fields(Spans)
+            )
+        )
+
+    def _by_turns(self, members: Sequence[DeviceTables], alone: Sequence[Spans]) -> Spans:
+        """Each has some of the micro-batches."""
+        steps = np.array([s.step_s for s in alone])
         with np.errstate(divide="ignore", invalid="ignore"):
             busy = 1.0 / (1.0 / np.maximum(steps, 1e-12)).sum(axis=0)
             weight = (1.0 / np.maximum(steps, 1e-12)) * busy
@@ -198,20 +216,48 @@ class Guide:
 
     def most_members(self) -> int:
         """How many may share a stage, by turns or by samples: one turn or two rows each."""
-        return max(self.cost.micro_batches, self.cost.rows // 2 if self._cuttable.diagonal(1).any() else 0)
+        return max(self.cost.micro_batches, self.cost.rows // _LEAST_ROWS if self._cuttable.diagonal(1).any() else 0)
 
-    def _by_samples(self, members: Sequence[DeviceTables], alone: Sequence[Spans], steps: Array) -> Spans:
-        """More members than turns: each has some rows of every micro-batch."""
-        together = np.where(self._cuttable, 1.0 / (1.0 / np.maximum(steps, 1e-12)).sum(axis=0), _NEVER)
-        forwards = np.array([s.forward_s for s in alone])
+    def _by_samples(self, members: Sequence[DeviceTables], alone: Sequence[Spans]) -> Spans:
+        """Each has some rows of every micro-batch, so many that all take equally long."""
+        if self.cost.rows < _LEAST_ROWS * len(members):
+            return _impossible(self.blocks)
+        forward, step = self._level([self._line(m, s) for m, s in zip(members, self._rough(members), strict=True)])
+        together = np.where(self._cuttable, step, _NEVER)
         return Spans(
-            forward_s=1.0 / (1.0 / np.maximum(forwards, 1e-12)).sum(axis=0),
+            forward_s=forward,
             step_s=together,
             busy_s=together,
             reduce_s=self._reduce(members),
             fixed_bytes=np.array([s.fixed_bytes for s in alone]).max(axis=0) + self._size,
             kept_bytes=np.array([s.kept_bytes for s in alone]).max(axis=0),
         )
+
+    def _rough(self, members: Sequence[DeviceTables]) -> list[float]:
+        """About how many rows each would have of the whole model."""
+        rates = [1.0 / max(m.step_s((0, self.blocks), self.cost.rows), 1e-12) for m in members]
+        return [self.cost.rows * rate / sum(rates) for rate in rates]
+
+    def _line(self, member: DeviceTables, rows: float) -> tuple[Array, Array, Array, Array]:
+        """Seconds of a member on every run of blocks as a line over its rows, near so many: fixed and for each row, of
+        a step; and of the forward pass alone."""
+        low = max(_LEAST_ROWS, int(rows / 2))
+        high = max(low + 1, min(self.cost.rows, int(rows * 1.5)))
+        lines = []
+        for of in (member.forward, lambda r: member.forward(r) + member.backward(r)):
+            first, second = of(low), of(high)
+            slope = np.maximum(second - first, 1e-12) / (high - low)
+            lines += [_differences(first - slope * low), np.maximum(_differences(slope), 1e-15)]
+        return lines[2] + 2 * member.profile.message_s, lines[3], lines[0] + member.profile.message_s, lines[1]
+
+    def _level(self, lines: Sequence[tuple[Array, Array, Array, Array]]) -> tuple[Array, Array]:
+        """Seconds of forward pass and step where all members end together, or as the slowest with the least rows."""
+        fixed, each = np.array([x[0] for x in lines]), np.array([x[1] for x in lines])
+        step = (self.cost.rows + (fixed / each).sum(axis=0)) / (1.0 / each).sum(axis=0)
+        step = np.maximum(step, (fixed + _LEAST_ROWS * each).max(axis=0))
+        rows = np.maximum((step - fixed) / each, _LEAST_ROWS)
+        forward = np.array([x[2] for x in lines]) + rows * np.array([x[3] for x in lines])
+        return forward.max(axis=0), step
 
     def _alone(self, member: DeviceTables) -> Spans:
         rows, profile = self.cost.rows, member.profile

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from msgspec.structs import replace
@@ -19,7 +20,7 @@ from potluck.types import ModelFacts, Plan, Profile, Stage
 WORTH_A_DEVICE = 0.01  # of a round: a device that gains less can only end the run
 _DEAR = ("dapple", "asteroid")  # planners that take long on large problems
 _DEAR_S = 1e-4  # for each device and square of blocks, about and rather too much
-_PUT_OFF = 6  # plans of which it is tried to put off weight gradients,
+_PUT_OFF = 5  # plans of each number of micro-batches of which it is tried to put off weight gradients,
 _LATE = (3, 1)  # of so many micro-batches,
 _FASTER = 0.999  # and what it has to gain
 _SAME = 0.005  # two times that differ by less are the same to a person
@@ -92,8 +93,7 @@ class Jury:
 
     def put_off(self) -> None:
         """Improves the fastest plans by putting off weight gradients, stage by stage, where that is faster and fits."""
-        fastest = sorted(self._judged.values(), key=lambda j: j.sample_s)
-        for judged in [j for j in fastest if j.plan not in self._rivals][:_PUT_OFF]:
+        for judged in self._worth_putting_off():
             best = judged
             for index in reversed(range(1, len(best.plan.stages))):
                 for count in _LATE if self._can_put_off(best.plan.stages[index]) else ():
@@ -104,6 +104,27 @@ class Jury:
                     if self._judged[late].sample_s < best.sample_s * _FASTER:
                         best = self._judged[late]
                         break
+
+    def _worth_putting_off(self) -> list[Judged]:
+        """The fastest of each number of micro-batches: one that is behind before may be ahead after."""
+        found: list[Judged] = []
+        taken: Counter[int] = Counter()
+        for judged in sorted(self._judged.values(), key=lambda j: j.sample_s):
+            plan = judged.plan
+            if plan not in self._rivals and len(plan.stages) > 1 and taken[plan.micro_batches] < _PUT_OFF:
+                taken[plan.micro_batches] += 1
+                found.append(judged)
+        return found
+
+    def refine(self, near: Callable[[Plan], Iterable[Offer]]) -> None:
+        """Looks around the fastest plan, its weight gradients put off as they are, while that finds a faster one."""
+        while time.monotonic() < self._deadline:
+            best = self.best()
+            late = [stage.late_weights for stage in best.plan.stages]
+            offers = ((cost_s, putting_all_off(plan, late)) for cost_s, plan in near(best.plan))
+            self.hear(offer for offer in offers if fits(offer[1], self._facts, self._tables))
+            if self.best().sample_s >= best.sample_s * _FASTER:
+                return
 
     def _can_put_off(self, stage: Stage) -> bool:
         tables = [self._tables.devices[member.device] for member in stage.group]
@@ -159,6 +180,12 @@ def putting_off(plan: Plan, index: int, count: int) -> Plan:
     """The plan with the weight gradients of so many micro-batches put off in one stage."""
     late = replace(plan.stages[index], late_weights=count)
     return replace(plan, stages=(*plan.stages[:index], late, *plan.stages[index + 1 :]))
+
+
+def putting_all_off(plan: Plan, counts: Sequence[int]) -> Plan:
+    """The plan with the weight gradients of so many micro-batches put off in each stage."""
+    stages = tuple(replace(stage, late_weights=count) for stage, count in zip(plan.stages, counts, strict=True))
+    return replace(plan, stages=stages)
 
 
 def _stages(plan: Plan) -> tuple[object, ...]:

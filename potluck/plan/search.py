@@ -33,8 +33,9 @@ _WORTH_A_LOOK = 1.12  # guesses within this factor of the best are judged by the
 _STARTS = 6
 _SIZES = 4  # of micro-batches that are searched
 _MEMORY_TRIES = ((False, 0.0), (False, 1.0), (False, 2.0), (True, 0.0), (True, 1.0))  # recompute, margin
-_POOL = 12  # plans that are polished and simulated
-_OFFERING, _SEARCHING, _POLISHING = 0.15, 0.6, 0.8  # of the time given; the rest is for the simulation
+_POOL = 8  # plans that are polished and simulated
+_OFFERING, _SEARCHING, _POLISHING = 0.15, 0.5, 0.65  # of the time given; the rest is for the simulation
+_AROUND = 16  # plans next to the fastest that are simulated, at a time
 _GRACE_S = 0.2  # more to search, where nothing that fits has been found
 _WORTH_SIMULATING = 1.05  # plans with fewer devices within this factor of the best by the cost model
 
@@ -78,8 +79,9 @@ def find_plan(
     jury.know_rivals(offered)
     jury.hear([*pool, *offered, *(o for s in searches for o in s.smaller())] or _last_resort(searches, sizes))
     jury.hear(o for s in searches for o in s.with_others(jury.best().plan))
-    jury.hear(jury.know_rivals(o for planners in others for o in planners.offers(began + seconds)))
     jury.put_off()
+    jury.refine(lambda plan: [o for s in searches for o in s.around(plan)])
+    jury.hear(jury.know_rivals(o for planners in others for o in planners.offers(began + seconds)))
     chosen = jury.chosen()
     next_best = jury.runner_up()
     return Found(
@@ -169,6 +171,17 @@ class Search:
         """The best plan with each device that a plan leaves out."""
         found = [scored for device, scored in self._with.items() if device not in plan.devices]
         return [(s, self.cost.plan(line)) for s, line in sorted(found, key=lambda scored: scored[0])]
+
+    def around(self, plan: Plan) -> list[tuple[float, Plan]]:
+        """The best few plans one step from a plan of this micro-batch size, as if no weight gradients were put off."""
+        if plan.micro_batch_size != self.cost.rows:
+            return []
+        stages = tuple((stage.blocks, tuple(m.device for m in stage.group)) for stage in plan.stages)
+        depths = tuple(plan.depth(place) for place in range(len(stages)))
+        shape = Shape(stages, depths, tuple(stage.recompute for stage in plan.stages))
+        near = [line for s in dict.fromkeys(self.shapes.around(shape)) if (line := self.cost.line(s)) is not None]
+        scored = sorted(zip(self.cost.seconds(near), near, strict=True), key=lambda s: s[0]) if near else []
+        return [(float(seconds), self.cost.plan(line)) for seconds, line in scored[:_AROUND]]
 
     def _late(self) -> bool:
         """Whether the time is up; while nothing that fits is known, a moment is added."""

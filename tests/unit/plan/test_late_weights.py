@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import pytest
 from msgspec.structs import replace
 
 from potluck.plan.baselines import PLANNERS
 from potluck.plan.events import Simulated, simulate
-from potluck.plan.jury import putting_off
+from potluck.plan.jury import Jury, putting_off
 from potluck.plan.memory import peak_bytes
 from potluck.plan.search import find_plan
 from potluck.plan.tables import Tables
-from potluck.types import Plan, Profile
+from potluck.types import Member, Plan, Profile, Stage
 from tests.unit.plan.instances import a_model, a_profile
 
 SIZES = (8, 6)
@@ -78,3 +79,43 @@ def test_the_planner_puts_off_what_it_gains_from_and_has_the_memory_for() -> Non
     assert limited.stages != found.plan.stages
     for name, use in peak_bytes(limited, facts, tables=Tables(tight)).items():
         assert use.total <= limits[name]
+
+
+def test_a_plan_that_is_behind_before_it_puts_off_is_still_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Five of one micro-batch count are ahead; one of another count would win once its weight gradients wait."""
+    facts = a_model(0, 8)
+    profile = able(a_profile(0, facts, [1.0, 1.0], bandwidth=1e15))
+    ahead = [cut_at(cut, micro_batches=2) for cut in range(1, 7)]
+    behind = cut_at(4, micro_batches=6)
+    times = {**dict.fromkeys(ahead, 1.0), behind: 3.6, putting_off(behind, 1, 3): 2.4}
+    monkeypatch.setattr("potluck.plan.jury.simulate", lambda plan, *_, **__: Simulated(times.get(plan, 9.0), {}))
+    jury = Jury(facts, profile, Tables(profile), float("inf"))
+    jury.hear((1.0, plan) for plan in (*ahead, behind))
+    assert jury.best().plan in ahead
+    jury.put_off()
+    assert jury.best().plan == putting_off(behind, 1, 3)
+
+
+def test_the_fastest_plan_is_left_only_when_nothing_near_it_is_faster(monkeypatch: pytest.MonkeyPatch) -> None:
+    facts = a_model(0, 8)
+    profile = able(a_profile(0, facts, [1.0, 1.0], bandwidth=1e15))
+    late = {cut: putting_off(cut_at(cut), 1, 2) for cut in range(1, 8)}
+    times = {late[cut]: 1.0 + abs(cut - 6) for cut in late}
+    monkeypatch.setattr("potluck.plan.jury.simulate", lambda plan, *_, **__: Simulated(times[plan], {}))
+    jury = Jury(facts, profile, Tables(profile), float("inf"))
+    jury.hear([(1.0, late[2])])
+
+    def near(plan: Plan) -> list[tuple[float, Plan]]:
+        cut = plan.stages[0].blocks[1]
+        return [(1.0, cut_at(c)) for c in (cut - 1, cut + 1) if 0 < c < 8]
+
+    jury.refine(near)
+    assert jury.best().plan == late[6]
+
+
+def cut_at(cut: int, micro_batches: int = 4) -> Plan:
+    stages = (
+        Stage(blocks=(0, cut), group=(Member(device="d0", share=micro_batches),)),
+        Stage(blocks=(cut, 8), group=(Member(device="d1", share=micro_batches),)),
+    )
+    return Plan(micro_batch_size=4, micro_batches=micro_batches, stages=stages)
