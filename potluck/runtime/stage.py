@@ -12,6 +12,7 @@ import torch
 from potluck.model.carve import Carver
 from potluck.model.interpret import Code, Context, Registers
 from potluck.model.late_weights import Owed, owed_bytes, pay
+from potluck.model.norms import squared_norm
 from potluck.model.optim import StageOptimizer
 from potluck.model.probe import constant_tensor
 from potluck.model.program import Program, ProgramPair
@@ -263,13 +264,12 @@ class StageRunner:
             self.parameters[name].grad = gradient
 
     def squared_norms(self, names: Iterable[str]) -> dict[str, float]:
-        """Squared norm of each gradient, in float64."""
+        """Squared norm of each gradient."""
         norms = {}
         for name in names:
             gradient = self.parameters[name].grad
             if gradient is not None:
-                # In logical order: the memory order of a gradient may depend on who summed it.
-                norms[name] = float(torch.linalg.vector_norm(gradient.contiguous(), dtype=torch.float64)) ** 2
+                norms[name] = squared_norm(gradient)
         return norms
 
     def commit(self, lr_scale: float, clip: float) -> None:
