@@ -134,6 +134,13 @@ class Jury:
         """The fastest."""
         return min(self._judged.values(), key=lambda j: j.sample_s)
 
+    def fastest_of_each_kind(self) -> tuple[Judged, ...]:
+        """The fastest in which one group has the whole model, and the fastest pipeline."""
+        kinds: dict[bool, Judged] = {}
+        for judged in sorted(self._judged.values(), key=lambda j: j.sample_s):
+            kinds.setdefault(is_pipeline(judged.plan), judged)
+        return tuple(kinds.values())
+
     def chosen(self) -> Judged:
         """The one with the fewest devices of those that are nearly as fast as the fastest, the fastest of these."""
         rivals = [j.sample_s for plan, j in self._judged.items() if plan in self._rivals]
@@ -174,6 +181,11 @@ class Jury:
         if ratio < 1 + 5e-4:
             return "with it the best plan found is no faster"
         return f"with it the best plan found takes {ratio - 1:.1%} longer"
+
+
+def is_pipeline(plan: Plan) -> bool:
+    """Whether there is more than one stage."""
+    return len(plan.stages) > 1
 
 
 def putting_off(plan: Plan, index: int, count: int) -> Plan:

@@ -53,6 +53,7 @@ class Found:
     runner_up_s: float | None
     seconds: float  # spent searching
     tried: int  # plans judged
+    kinds: tuple[tuple[Plan, float], ...] = ()  # the fastest of one group and of several, and seconds of their rounds
 
 
 def find_plan(
@@ -94,6 +95,7 @@ def find_plan(
         runner_up_s=next_best.round_s if next_best else None,
         seconds=time.monotonic() - began,
         tried=sum(search.tried for search in searches) + len(offered),
+        kinds=tuple((judged.plan, judged.round_s) for judged in jury.fastest_of_each_kind()),
     )
 
 

@@ -1,0 +1,71 @@
+"""Which plan is tried next: the one expected to be the fastest, by what plans of its kind took so far."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from potluck.plan.search import Found
+from potluck.runtime import trying
+from potluck.runtime.prepare import PreparedJob
+from potluck.runtime.trying import Attempt, Tries, _Proposals
+from potluck.types import Member, Plan, Profile, Stage
+
+BLOCKS = 4
+TRIES = Tries(4, 1.0, 1.0, lambda text: None)
+PROFILE = cast(Profile, None)
+
+
+def plan(*cuts: int, size: int = 4) -> Plan:
+    """A pipeline with these cuts; one group without any."""
+    ends = [*cuts, BLOCKS]
+    stages = tuple(
+        Stage(blocks=(start, stop), group=(Member(device=f"d{place}", share=2),))
+        for place, (start, stop) in enumerate(zip([0, *cuts], ends, strict=True))
+    )
+    return Plan(micro_batch_size=size, micro_batches=2, stages=stages)
+
+
+def found(best: Plan, round_s: float, *kinds: tuple[Plan, float]) -> Found:
+    return Found(best, round_s, round_s, 0.0, (), None, None, 0.0, 1, kinds)
+
+
+def tried(what: Plan, round_s: float) -> Attempt:
+    return Attempt(found(what, 1.0), round_s, {})
+
+
+def proposed(
+    monkeypatch: pytest.MonkeyPatch, search: Found, *attempts: Attempt, level: Plan | None = None
+) -> Found | None:
+    """What is tried next, where everything that was tried was predicted to take a second."""
+    monkeypatch.setattr(trying, "find_plan", lambda *_, **__: search)
+    monkeypatch.setattr(trying, "simulate", lambda *_: SimpleNamespace(round_s=1.0))
+    monkeypatch.setattr(trying, "shareable", lambda *_: None)
+    monkeypatch.setattr(trying, "Tables", lambda _: None)
+    monkeypatch.setattr(trying, "levelled", lambda given, *_: level or given)
+    prepared = cast(PreparedJob, SimpleNamespace(facts=None, job=cast(Any, SimpleNamespace(batchnorm=None))))
+    return _Proposals(prepared, [], TRIES).best(PROFILE, attempts, last=False)
+
+
+def test_where_pipelines_disappoint_one_group_is_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    search = found(plan(2), 1.05, (plan(2), 1.05), (plan(), 1.2))
+    after = proposed(monkeypatch, search, tried(plan(1), 1.3))
+    assert after is not None
+    assert (after.plan, after.round_s) == (plan(), 1.2)
+
+
+def test_where_they_keep_their_promise_the_next_one_is_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    search = found(plan(2), 0.95, (plan(2), 0.95), (plan(), 1.2))
+    after = proposed(monkeypatch, search, tried(plan(1), 1.0))
+    assert after is not None
+    assert after.plan == plan(2)
+
+
+def test_what_is_expected_to_be_slower_is_not_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    search = found(plan(2), 1.05, (plan(2), 1.05), (plan(), 1.4))
+    assert proposed(monkeypatch, search, tried(plan(1), 1.3)) is None
+    levelled = proposed(monkeypatch, search, tried(plan(1), 1.3), level=plan(3))
+    assert levelled is not None
+    assert levelled.plan == plan(3)
