@@ -46,17 +46,17 @@ def test_the_time_between_copies_goes_with_the_root_of_what_one_costs() -> None:
     copying.ordered(1, 100.0)
     for device, stage in (("a", 0), ("b", 1), ("b", 0), ("a", 1)):
         copying.stored(device, Held(term=1, stage=stage, round=1), 102.4)
-    assert copying.period_s == pytest.approx(12.0)  # a tenth of 2.4 s, and the root of 2 x 0.24 x 300
-    assert not copying.due(111.9)
-    assert copying.due(112.1)
+    assert copying.period_s == pytest.approx(72**0.5)  # a tenth of 2.4 s, and the root of 2 x 0.24 x 150
+    assert not copying.due(108.4)
+    assert copying.due(108.5)
 
 
 @pytest.mark.parametrize(
     ("cost_s", "took_s", "period_s"),
     [
-        (0.06, 1.0, 6.0),  # the root of 2 x 0.06 x 300
-        (0.06, 9.0, 9.0),  # one at a time
-        (0.96, 1.0, 48.0),  # at most a fiftieth of a device
+        (0.12, 1.0, 6.0),  # the root of 2 x 0.12 x 150
+        (0.12, 9.0, 9.0),  # one at a time
+        (0.96, 1.0, 32.0),  # at most three hundredths of a device
     ],
 )
 def test_devices_say_what_a_copy_costs_them(cost_s: float, took_s: float, period_s: float) -> None:
