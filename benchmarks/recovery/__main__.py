@@ -9,10 +9,12 @@ they train; every run is compared with one in which nothing happened. Needs root
 from __future__ import annotations
 
 import json
+import statistics
 import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +23,7 @@ import torch
 
 from benchmarks.recovery.baselines import (
     LOST_AFTER,
+    MOMENTS,
     cold_restart,
     heavy_against_ours,
     ours_after_a_loss,
@@ -92,25 +95,31 @@ class Bench:
             both = heavy_against_ours(self.bed, self.setup(model), COPIED_AFTER[model], self.folder)
             found["ours_s"][model], found["heavy_s"][model] = switch_s(both["ours"]), switch_s(both["heavy"])
             found["heavy_ratio"][model] = found["heavy_s"][model] / found["ours_s"][model]
-        rounds = LOST_AFTER + AFTERWARDS[1] + 2
-        ours = ours_after_a_loss(self.bed, self.setup(GPT), self.folder / "afterwards", rounds)
+        losses = [self._loss(after, AFTERWARDS[1] + 2 if after == LOST_AFTER else 4) for after in MOMENTS]
+        ours = losses[-1]
         best = self._best(ours)
-        cold = cold_restart(self.bed, self.setup(GPT), self.folder / "cold")
+        cold = cold_restart(self.bed, self.setup(GPT), self.folder / "cold", statistics.median_low(MOMENTS))
         heavy = run(
             self.bed, Setup(GPT, self.setup(GPT).plan, LOST_AFTER + 8, self.setup(GPT).profile, how="heavy"),
             self.folder / "heavy", lambda here: here.bed.kill("nx"), LOST_AFTER, 2,
         )  # fmt: skip
         pictures = {"potluck": ours, "heavy rescheduling": heavy, "cold restart": cold}
-        back = {name: outcome.back_after_s() for name, outcome in pictures.items()}
-        say(f"{GPT}: back where it was after {back} s")
-        found["back_after_s"] = back
-        mine, theirs = back["potluck"], back["cold restart"]
+        back = [outcome.back_after_s() for outcome in losses]
+        theirs = cold.back_after_s()
+        say(f"{GPT}: back where it was after {back} s, with a cold restart after {theirs} s")
+        found["back_after_s"] = {"potluck": back, "heavy rescheduling": heavy.back_after_s(), "cold restart": theirs}
+        known = [seconds for seconds in back if seconds is not None]
+        mine = statistics.fmean(known) if len(known) == len(back) else None
         found["restart_ratio"] = theirs / mine if mine and theirs else None
         found["restart_ratio_warm"] = (theirs - cold.warm_s) / mine if mine and theirs else None
         found["after_over_best"] = best
         ours.rounds = [r for r in ours.rounds if r.round < LOST_AFTER + 40]
         ours.committed_s = ours.committed_s[: len(ours.rounds)]
         return found, timeline(pictures, f"Rounds committed through the loss of a device ({GPT}, lab at 100 Mbit/s)")
+
+    def _loss(self, after: int, more: int) -> Outcome:
+        """A loss after so many rounds."""
+        return ours_after_a_loss(self.bed, self.setup(GPT), self.folder / f"lost-after-{after}", after, more)
 
     def _best(self, ours: Outcome) -> float | None:
         """The rate after a loss over that of the plan which the planner finds for those who are left."""
@@ -159,7 +168,8 @@ def main(
             [*tally.detect_s["closed"], *tally.detect_s["silent"]]
         ), "detect_closed_s": spread(tally.detect_s["closed"]), "detect_silent_s": spread(tally.detect_s["silent"]),
         "switch_s": spread(tally.switch_s), "rounds_replayed": tally.replayed,
-        "recover_rounds": spread(tally.recover_rounds), "protection_overhead": overhead, **others,
+        "recover_rounds": spread(chain(*tally.recover_rounds.values())), "recover_rounds_each": tally.recover_rounds,
+        "protection_overhead": overhead, **others,
         "machine": machine(), "seconds": time.monotonic() - began,
     }  # fmt: skip
     for key, value in everything.items():

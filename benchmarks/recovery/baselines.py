@@ -21,6 +21,7 @@ VICTIM = "nx"  # which has a stage alone
 CHECKPOINT_EVERY = 20
 NEVER_S = 1e9
 LOST_AFTER = 34  # rounds, with the last checkpoint after 20
+MOMENTS = (26, 30, LOST_AFTER)  # evenly about the middle between two checkpoints
 
 
 def heavy_against_ours(bed: Testbed, setup: Setup, after: int, folder: Path) -> dict[str, Outcome]:
@@ -40,14 +41,14 @@ def switch_s(outcome: Outcome) -> float:
     return next((i.recovery_s for i in outcome.losses if i.recovery_s is not None), float("nan"))
 
 
-def ours_after_a_loss(bed: Testbed, setup: Setup, folder: Path, rounds: int) -> Outcome:
-    """A long run, to see how fast it is afterwards."""
-    return run(bed, replace(setup, rounds=rounds), folder, kill(VICTIM), LOST_AFTER, seed=2)
+def ours_after_a_loss(bed: Testbed, setup: Setup, folder: Path, after: int, more: int) -> Outcome:
+    """A run that loses a device after so many rounds, and goes on for some more."""
+    return run(bed, replace(setup, rounds=after + more), folder, kill(VICTIM), after, seed=after)
 
 
-def cold_restart(bed: Testbed, setup: Setup, folder: Path) -> Outcome:
+def cold_restart(bed: Testbed, setup: Setup, folder: Path, after: int) -> Outcome:
     """Everything ends with the device; all start again without it, from the last checkpoint, as torchelastic does."""
-    setup = replace(setup, first_copy_s=NEVER_S, save_every=CHECKPOINT_EVERY, rounds=LOST_AFTER + 8)
+    setup = replace(setup, first_copy_s=NEVER_S, save_every=CHECKPOINT_EVERY, rounds=after + 8)
     outcome = Outcome()
     coordinator = start(bed, setup, folder, len(bed.devices))
     try:
@@ -55,7 +56,7 @@ def cold_restart(bed: Testbed, setup: Setup, folder: Path) -> Outcome:
             join_all(bed, logs=folder)
             _ready(coordinator)
         _ready(coordinator)
-        offset = _follow(coordinator, folder, outcome, 0, until=LOST_AFTER)
+        offset = _follow(coordinator, folder, outcome, 0, until=after)
         outcome.fault_s = time.monotonic()
         end_all(bed, coordinator)
         (folder / "run" / TERMS).unlink()  # nobody has held on: it must not wait for them

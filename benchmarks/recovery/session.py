@@ -141,6 +141,12 @@ class Outcome:
         usual = sorted(r.seconds for r, _ in after[1:])[len(after[1:]) // 2]
         return (after[0][1] - declared_s) / usual
 
+    def replayed_first(self) -> int:
+        """Rounds that were trained again before anything else: of the losses until the first commit, the most."""
+        declared_s = self.began_s + self.losses[0].at_s
+        first_s = next((at for at in self.committed_s if at > declared_s), float("inf"))
+        return max(i.replayed_rounds for i in self.losses if self.began_s + i.at_s <= first_s)
+
 
 def start(bed: Testbed, setup: Setup, folder: Path, devices: int) -> subprocess.Popen[bytes]:
     """Starts a coordinator."""

@@ -28,7 +28,7 @@ class Tally:
     detect_s: dict[str, list[float]] = field(default_factory=lambda: {"closed": [], "silent": []})
     switch_s: list[float] = field(default_factory=list)
     replayed: list[int] = field(default_factory=list)
-    recover_rounds: list[float] = field(default_factory=list)  # beyond those that were trained again
+    recover_rounds: dict[str, list[float]] = field(default_factory=dict)  # beyond those that were trained again
 
     def add(self, scenario: Scenario, outcome: Outcome, whole: Outcome, start: dict[str, torch.Tensor]) -> None:
         """Takes one run into account."""
@@ -52,7 +52,7 @@ class Tally:
         self.replayed += [i.replayed_rounds for i in ended]
         rounds = outcome.recover_rounds()
         if rounds is not None:
-            self.recover_rounds.append(rounds - outcome.losses[0].replayed_rounds)
+            self.recover_rounds.setdefault(name, []).append(rounds - outcome.replayed_first())
         if outcome.losses and outcome.fault_s is not None:
             kind = "closed" if "kill" in scenario.name or "vanish" in scenario.name else "silent"
             self.detect_s[kind].append(outcome.began_s + outcome.losses[0].at_s - outcome.fault_s)
