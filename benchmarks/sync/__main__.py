@@ -23,7 +23,7 @@ from benchmarks.sync.alone import losses_after
 from benchmarks.sync.fashion import FashionMissing, write_shards
 from benchmarks.sync.flower_run import flower_course
 from benchmarks.sync.pairs import pairs_per_s
-from benchmarks.sync.runs import Course, course, lone_rates, rate_of
+from benchmarks.sync.runs import Course, Lone, course, rate_of
 from benchmarks.testbed import Testbed, TestbedMissing, check_machine, ended_by_signals
 from benchmarks.throughput.__main__ import machine
 from benchmarks.throughput.cells import FLEETS
@@ -98,11 +98,12 @@ def _race(
         by_rate = [losses_after(EPOCHS, samples, rate, 0, folder / "test.npz") for rate in rates]
         targets = min(by_rate, key=lambda losses: losses[-1])
         say(f"one process reaches {targets} after {EPOCHS} epochs")
-        lone = lone_rates(bed, folder, 8.0)
-        say(f"lone: {lone}")
+        yardstick = Lone(bed, folder)
         for seed in range(seeds):
             for policy in (*policies, *((FLOWER,) if flower is not None else ())):
                 tried = []
+                if policy in NOBODY_WAITS:
+                    yardstick.before()
                 for rate in rates:
                     where = folder / f"{policy}-{seed}-{rate}"
                     if policy == FLOWER and flower is not None:
@@ -114,9 +115,10 @@ def _race(
                         f"busy {one.busy:.2f} {one.problem}"
                     )
                     tried.append(one)
+                    if policy in NOBODY_WAITS:
+                        yardstick.after(rate_of(one))
                 runs.setdefault(policy, []).append(min(tried, key=lambda c: _last(c, most_s)))
     seconds = {policy: _medians([c.reached_s for c in courses]) for policy, courses in runs.items()}
-    free = [rate_of(c) for policy in NOBODY_WAITS for c in runs.get(policy, [])]
     mine = best(seconds, NOBODY_WAITS)
     local = best(seconds, ("local", "adacomm"))
     served = pairs_per_s()
@@ -125,8 +127,8 @@ def _race(
         "spread": {p: [[c.reached_s[i] for c in courses] for i in range(len(EPOCHS))] for p, courses in runs.items()},
         "busy": {p: statistics.median(c.busy for c in courses) for p, courses in runs.items() if p != FLOWER},
         "samples_per_s": {p: statistics.median(map(rate_of, courses)) for p, courses in runs.items() if p != FLOWER},
-        "lone_samples_per_s": lone,
-        "rate_over_lone": max(free, default=0.0) / sum(lone.values()),
+        "lone_samples_per_s": yardstick.rates,
+        "rate_over_lone": max(yardstick.parts, default=0.0), "rates_over_lone": yardstick.parts,
         "best_over_local": over(local, mine, most_s) if local else None,
         "best_over_bsp": over(seconds["bsp"], mine, most_s) if "bsp" in seconds else None,
         "best_over_flower": over(seconds[FLOWER], mine, most_s) if FLOWER in seconds else None,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import statistics
 import subprocess
 import sys
 import time
@@ -23,7 +24,8 @@ LOOK_S = 0.05
 START_S = 120.0
 LOADING = b"devices read their data"  # what the coordinator says then
 JOB = Path(__file__).with_name("job.py")
-EVERY = 120  # rounds between two looks at the held-out loss
+EVERY = 200  # rounds between two looks at the held-out loss, by the machine that the workers share
+LONE_S = 8.0
 
 
 @dataclass
@@ -154,6 +156,27 @@ def lone_rates(bed: Testbed, shards: Path, seconds: float) -> dict[str, float]:
         if process.stdin is not None:
             process.stdin.close()  # they wait for this
     return {d: float(json.loads(process.stdout.read())["samples_per_s"]) for d, process in began.items()}  # type: ignore[union-attr]
+
+
+class Lone:
+    """What devices train by themselves, right before and after what it is compared with: machines have moods."""
+
+    def __init__(self, bed: Testbed, shards: Path) -> None:
+        self._bed, self._shards = bed, shards
+        self.rates: list[dict[str, float]] = []
+        self.parts: list[float] = []  # of what they train by themselves, in each run
+
+    def before(self) -> None:
+        """Something to compare begins."""
+        self._look()
+
+    def after(self, samples_per_s: float) -> None:
+        """It ended, with this rate."""
+        self._look()
+        self.parts.append(samples_per_s / statistics.fmean(sum(rates.values()) for rates in self.rates[-2:]))
+
+    def _look(self) -> None:
+        self.rates.append(lone_rates(self._bed, self._shards, LONE_S))
 
 
 def rate_of(found: Course) -> float:
