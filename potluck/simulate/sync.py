@@ -21,7 +21,7 @@ from potluck.paramserver.words import Answer, Report
 from potluck.simulate.problem import Problem, Vector
 from potluck.types import Pace
 
-_LOOKS = 200  # at the loss in a run, for its course
+_LOOKS = 200  # at the loss in a run, for its course, unless something else is said
 _MOST_STEPS = 1000  # that are simulated at once
 
 
@@ -74,7 +74,12 @@ class _Worker:
 class Simulation:
     """One run."""
 
-    def __init__(self, policy: Policy, fleet: Fleet, problem: Problem, seed: int = 0) -> None:
+    def __init__(
+        self, policy: Policy, fleet: Fleet, problem: Problem, seed: int = 0, outer_momentum: float = 0.0
+    ) -> None:
+        """`outer_momentum` is of a Nesterov step at the server, for as many pushes as there are workers (DiLoCo): to
+        see what it would do. Real servers have none."""
+        self._momentum, self._velocity = outer_momentum, np.zeros_like(problem.start())
         self._policy, self._fleet, self._problem = policy, fleet, problem
         self._chance = np.random.default_rng(seed)
         self._book = Book()
@@ -89,12 +94,12 @@ class Simulation:
         self._trained_s, self._here_s = 0.0, 0.0  # of all workers
         self.outcome = Outcome()
 
-    def run(self, until_s: float, target: float = -math.inf) -> Outcome:
-        """Trains for so long, or until the loss is down to a target."""
+    def run(self, until_s: float, target: float = -math.inf, looks: int = _LOOKS) -> Outcome:
+        """Trains for so long, or until the loss is down to a target when it is looked at, so many times."""
         for number in range(len(self._fleet.step_s)):
             self._come(number, 0.0)
-        for look in range(_LOOKS):
-            self._at(until_s * look / _LOOKS, self._look)
+        for look in range(looks):
+            self._at(until_s * look / looks, self._look)
         if self._policy.check_s is not None:
             self._at(0.0, self._check)
         now_s = 0.0
@@ -208,11 +213,19 @@ class Simulation:
         self._stale += stale
         report = Report(push.worker, push.steps, push.samples, push.loss or 0.0, stale, worker.client.overhead_s)
         answer = self._policy.pushed(report, now_s)
-        self.weights = self.weights + answer.scale * difference
+        self.weights = self.weights + self._outer(answer.scale * difference)
         self._book.apply(self._book.entry(push, answer.scale))
         if self._book.lags:
             self._book.saved(self._book.page())
         self._take(answer, now_s)
+
+    def _outer(self, change: Vector) -> Vector:
+        if not self._momentum:
+            return change
+        kept = self._momentum ** (1 / max(1, len(self._policy.workers)))
+        self._velocity = kept * self._velocity + change
+        found: Vector = change + kept * self._velocity
+        return found
 
     def _take(self, answer: Answer, now_s: float) -> None:
         if answer.reason and len(self.outcome.reasons) < 1000:
