@@ -168,8 +168,6 @@ class TrainSettings(Settings):
             raise InputError("--sync: only zmq carries pushes; leave out --carrier")
         if self.sync is not None and (self.plan is not None or self.tries):
             raise InputError("--sync: every device trains the whole model; leave out --plan and --tries")
-        if self.sync is not None and self.chaos is not None:
-            raise InputError("--sync and --chaos do not go together yet; leave one of them out")
         if self.no_local and self.local is not None:
             raise InputError("--no-local and --local contradict each other; give one of them")
         if self.no_local and not self.devices:

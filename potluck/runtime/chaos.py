@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from potluck.control.chaos import Fault, check_devices
-from potluck.metrics.records import RECORDS, IncidentRecord, Record, read
+from potluck.metrics.records import RECORDS, IncidentRecord, PushRecord, Record, read
 from potluck.runtime.roster import Roster
 from potluck.types import RoundRecord
 from potluck.units import size_text
@@ -30,8 +30,8 @@ class Rehearsal:
         self.happened: list[tuple[float, Fault]] = []  # seconds since the run started
 
     def record(self, record: Record) -> None:
-        """Called with every record."""
-        if not isinstance(record, RoundRecord):
+        """Called with every record, one at a time. Around a parameter server, pushes say which round it is."""
+        if not isinstance(record, RoundRecord | PushRecord):
             return
         while self._left and record.round >= self._left[0].after_round:
             fault = self._left.pop(0)

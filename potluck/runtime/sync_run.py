@@ -28,6 +28,7 @@ from potluck.paramserver.book import missing_and_repeated
 from potluck.paramserver.policies import Choice
 from potluck.paramserver.push_log import PUSHES, entries
 from potluck.paramserver.server import ParameterServer, Reply
+from potluck.runtime.chaos import Rehearsal
 from potluck.runtime.live_fleet import LiveFleet
 from potluck.runtime.offering import Offering
 from potluck.runtime.options import Options
@@ -89,6 +90,7 @@ class SyncRun:
         self._serving: Serving | None = None
         self._server: ParameterServer | None = None
         self._total = self._epoch_samples = 0
+        self._rehearsal: Rehearsal | None = None
 
     # --- from the beginning to the end
 
@@ -113,6 +115,8 @@ class SyncRun:
         )  # fmt: skip
         self._keeping.serve(self._server, self._serving)
         self._announce(policy.name, here, slowest_s)
+        if self._options.chaos:
+            self._rehearsal = Rehearsal(roster, self._options.chaos, self._round, self._started_s)
         roster.closed = False
         for device, one in loaded.items():
             self._enter(device, one)
@@ -370,6 +374,8 @@ class SyncRun:
             self._serving.close()  # what comes from now on is of no use any more
         self._keeping.finish(self._round, self._epoch)
         self._say_end(reason, words)
+        if self._rehearsal is not None:
+            self._options.progress(f"how each fault was survived: {self._rehearsal.write(self._folder.path)}")
         return words
 
     def _say_end(self, reason: Literal["finished", "stopped", "early", "failed"], words: str) -> None:
@@ -380,7 +386,7 @@ class SyncRun:
         """Writes a record and shows it to everybody who watches, from any thread."""
         with self._lock:
             self._folder.records.append(record)
-            for watcher in self._options.watchers:
+            for watcher in (*self._options.watchers, *((self._rehearsal,) if self._rehearsal else ())):
                 watcher.record(record)
             for callback in self._job.callbacks:
                 callback(record)

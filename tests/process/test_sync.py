@@ -159,6 +159,19 @@ def test_a_worker_is_killed_and_comes_back_as_another(tmp_path: Path) -> None:
         assert audit(it.pushes) == []
 
 
+def test_a_rehearsal_kills_one_and_says_how_that_was_survived(tmp_path: Path) -> None:
+    (tmp_path / "script.toml").write_text('[[fault]]\ndevice = "b"\ndo = "kill"\nafter_round = 20\n')
+    with site(tmp_path, epochs=6) as it:
+        train = it.train("local:4", 2, "--chaos", "script.toml")
+        a, b = it.join("a", "--chaos"), it.join("b", "--chaos")
+        assert train.wait(PATIENT_S) == 0
+        assert a.wait(30) == 0
+        assert b.wait(30) == -signal.SIGKILL
+        assert any(i.kind == "lost" and i.device == "b" for i in it.incidents())
+        [row] = [line for line in (it.run / "chaos.md").read_text().splitlines() if line.startswith("| kill b | 20 |")]
+        assert "the others go on; what it pushed counts" in row
+
+
 @pytest.mark.parametrize("sync", ["asp", "bsp"])
 def test_the_server_is_killed_and_no_push_is_lost_or_counted_twice(tmp_path: Path, sync: str) -> None:
     with site(tmp_path, epochs=400) as it:
