@@ -248,14 +248,16 @@ class Guide:
             first, second = of(low), of(high)
             slope = np.maximum(second - first, 1e-12) / (high - low)
             lines += [_differences(first - slope * low), np.maximum(_differences(slope), 1e-15)]
-        return lines[2] + 2 * member.profile.message_s, lines[3], lines[0] + member.profile.message_s, lines[1]
+        profile = member.profile
+        copied = self._at_edges / self.cost.rows / profile.copy_bytes_s if profile.copy_bytes_s else 0.0
+        return lines[2] + 2 * profile.message_s, lines[3] + copied, lines[0] + profile.message_s, lines[1]
 
     def _level(self, lines: Sequence[tuple[Array, Array, Array, Array]]) -> tuple[Array, Array]:
         """Seconds of forward pass and step where all members end together, or as the slowest with the least rows."""
         fixed, each = np.array([x[0] for x in lines]), np.array([x[1] for x in lines])
         step = (self.cost.rows + (fixed / each).sum(axis=0)) / (1.0 / each).sum(axis=0)
         step = np.maximum(step, (fixed + _LEAST_ROWS * each).max(axis=0))
-        rows = np.maximum((step - fixed) / each, _LEAST_ROWS)
+        rows = np.clip((step - fixed) / each, _LEAST_ROWS, self.cost.rows)
         forward = np.array([x[2] for x in lines]) + rows * np.array([x[3] for x in lines])
         return forward.max(axis=0), step
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from msgspec.structs import replace
@@ -101,8 +101,9 @@ class Jury:
                     if time.monotonic() > self._deadline or not fits(late, self._facts, self._tables):
                         continue
                     self.hear([(best.cost_s, late)])
-                    if self._judged[late].sample_s < best.sample_s * _FASTER:
-                        best = self._judged[late]
+                    judged_late = self._judged.get(late)  # unless there was no time left
+                    if judged_late is not None and judged_late.sample_s < best.sample_s * _FASTER:
+                        best = judged_late
                         break
 
     def _worth_putting_off(self) -> list[Judged]:
@@ -134,23 +135,20 @@ class Jury:
         """The fastest."""
         return min(self._judged.values(), key=lambda j: j.sample_s)
 
-    def fastest_of_each_kind(self) -> tuple[Judged, ...]:
-        """The fastest in which one group has the whole model, and the fastest pipeline."""
-        kinds: dict[bool, Judged] = {}
-        for judged in sorted(self._judged.values(), key=lambda j: j.sample_s):
-            kinds.setdefault(is_pipeline(judged.plan), judged)
-        return tuple(kinds.values())
-
     def chosen(self) -> Judged:
         """The one with the fewest devices of those that are nearly as fast as the fastest, the fastest of these."""
         rivals = [j.sample_s for plan, j in self._judged.items() if plan in self._rivals]
-        limit = min([self.best().sample_s * (1 + WORTH_A_DEVICE), *rivals])
-        near = [j for j in self._judged.values() if j.sample_s <= limit]
-        return min(near, key=lambda j: (len(j.plan.devices), j.sample_s))
+        return _fewest_devices(self._judged.values(), min(rivals, default=float("inf")))
 
-    def runner_up(self) -> Judged | None:
+    def chosen_of_the_other_kind(self) -> Judged | None:
+        """Likewise of those in which one group has the whole model, where the chosen one is a pipeline, or the other
+        way round."""
+        kind = is_pipeline(self.chosen().plan)
+        others = [judged for judged in self._judged.values() if is_pipeline(judged.plan) != kind]
+        return _fewest_devices(others) if others else None
+
+    def runner_up(self, chosen: Judged) -> Judged | None:
         """The fastest other one: with other stages, or the same on other devices that take another time."""
-        chosen = self.chosen()
         others = sorted((j for j in self._judged.values() if j is not chosen), key=lambda j: j.sample_s)
         return next((j for j in others if not self._alike(chosen, j)), None)
 
@@ -160,9 +158,8 @@ class Jury:
         same_time = abs(other.sample_s - one.sample_s) <= _SAME * one.sample_s
         return same_time and _outline(one.plan) == _outline(other.plan)
 
-    def left_out(self) -> tuple[tuple[str, str], ...]:
-        """Devices that the chosen plan has no work for, and what the best plan with each would take."""
-        chosen = self.chosen()
+    def left_out(self, chosen: Judged) -> tuple[tuple[str, str], ...]:
+        """Devices that a plan has no work for, and what the best plan with each would take."""
         names = [d.device.name for d in self._profile.devices if d.device.name not in chosen.plan.devices]
         return tuple((name, self._why_without(name, chosen)) for name in names)
 
@@ -181,6 +178,13 @@ class Jury:
         if ratio < 1 + 5e-4:
             return "with it the best plan found is no faster"
         return f"with it the best plan found takes {ratio - 1:.1%} longer"
+
+
+def _fewest_devices(judged: Collection[Judged], limit: float = float("inf")) -> Judged:
+    """The one with the fewest devices of those that are nearly as fast as the fastest and within a limit."""
+    fastest = min(j.sample_s for j in judged)
+    limit = min(limit, fastest * (1 + WORTH_A_DEVICE))
+    return min((j for j in judged if j.sample_s <= limit), key=lambda j: (len(j.plan.devices), j.sample_s))
 
 
 def is_pipeline(plan: Plan) -> bool:

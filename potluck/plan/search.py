@@ -20,7 +20,7 @@ from potluck.plan.bound import lower_bound_s
 from potluck.plan.cost import CostModel, Line, Shape
 from potluck.plan.fitting import fitting_plan, shortfall
 from potluck.plan.guide import Guess, Guide
-from potluck.plan.jury import Jury, Others
+from potluck.plan.jury import Judged, Jury, Others
 from potluck.plan.sequences import Groups, all_sequences, neighbours, shuffled, starts, without
 from potluck.plan.shapes import Shapes
 from potluck.plan.tables import Tables
@@ -35,7 +35,7 @@ _SIZES = 4  # of micro-batches that are searched
 _MEMORY_TRIES = ((False, 0.0), (False, 1.0), (False, 2.0), (True, 0.0), (True, 1.0))  # recompute, margin
 _POOL = 8  # plans that are polished and simulated
 _OFFERING, _SEARCHING, _POLISHING = 0.15, 0.5, 0.65  # of the time given; the rest is for the simulation
-_AROUND = 16  # plans next to the fastest that are simulated, at a time
+_LOOKED_AT, _AROUND = 200, 16  # plans next to the fastest that the cost model looks at, and that are then simulated
 _GRACE_S = 0.2  # more to search, where nothing that fits has been found
 _WORTH_SIMULATING = 1.05  # plans with fewer devices within this factor of the best by the cost model
 
@@ -53,7 +53,9 @@ class Found:
     runner_up_s: float | None
     seconds: float  # spent searching
     tried: int  # plans judged
-    kinds: tuple[tuple[Plan, float], ...] = ()  # the fastest of one group and of several, and seconds of their rounds
+    other_kind: Found | None = (
+        None  # one group that has the whole model where this is a pipeline, or the other way round
+    )
 
 
 def find_plan(
@@ -83,20 +85,26 @@ def find_plan(
     jury.put_off()
     jury.refine(lambda plan: [o for s in searches for o in s.around(plan)])
     jury.hear(jury.know_rivals(o for planners in others for o in planners.offers(began + seconds)))
-    chosen = jury.chosen()
-    next_best = jury.runner_up()
-    return Found(
-        plan=chosen.plan,
-        round_s=chosen.round_s,
-        cost_s=chosen.cost_s,
-        bound_s=min(lower_bound_s(cost, began + seconds) for cost in every),
-        left_out=jury.left_out(),
-        runner_up=next_best.plan if next_best else None,
-        runner_up_s=next_best.round_s if next_best else None,
-        seconds=time.monotonic() - began,
-        tried=sum(search.tried for search in searches) + len(offered),
-        kinds=tuple((judged.plan, judged.round_s) for judged in jury.fastest_of_each_kind()),
-    )
+    bound_s = min(lower_bound_s(cost, began + seconds) for cost in every)
+    tried = sum(search.tried for search in searches) + len(offered)
+
+    def found(judged: Judged, other_kind: Found | None = None) -> Found:
+        next_best = jury.runner_up(judged)
+        return Found(
+            plan=judged.plan,
+            round_s=judged.round_s,
+            cost_s=judged.cost_s,
+            bound_s=bound_s,
+            left_out=jury.left_out(judged),
+            runner_up=next_best.plan if next_best else None,
+            runner_up_s=next_best.round_s if next_best else None,
+            seconds=time.monotonic() - began,
+            tried=tried,
+            other_kind=other_kind,
+        )
+
+    other = jury.chosen_of_the_other_kind()
+    return found(jury.chosen(), found(other) if other is not None else None)
 
 
 def _promising(costs: list[CostModel], deadline: float) -> list[CostModel]:
@@ -176,12 +184,13 @@ class Search:
 
     def around(self, plan: Plan) -> list[tuple[float, Plan]]:
         """The best few plans one step from a plan of this micro-batch size, as if no weight gradients were put off."""
-        if plan.micro_batch_size != self.cost.rows:
+        if (plan.micro_batch_size, plan.micro_batches) != (self.cost.rows, self.cost.micro_batches):
             return []
         stages = tuple((stage.blocks, tuple(m.device for m in stage.group)) for stage in plan.stages)
         depths = tuple(plan.depth(place) for place in range(len(stages)))
         shape = Shape(stages, depths, tuple(stage.recompute for stage in plan.stages))
-        near = [line for s in dict.fromkeys(self.shapes.around(shape)) if (line := self.cost.line(s)) is not None]
+        shapes = islice(dict.fromkeys(self.shapes.around(shape)), _LOOKED_AT)
+        near = [line for s in shapes if (line := self.cost.line(s)) is not None]
         scored = sorted(zip(self.cost.seconds(near), near, strict=True), key=lambda s: s[0]) if near else []
         return [(float(seconds), self.cost.plan(line)) for seconds, line in scored[:_AROUND]]
 

@@ -103,8 +103,9 @@ class _Proposals:
         found = find_plan(self._facts, profile, self._sizes, seconds=self._tries.plan_s)
         slower = self._slower(profile, attempts)
         expected = [
-            replace(found, plan=plan, round_s=round_s * slower.get(is_pipeline(plan), 1.0))
-            for plan, round_s in ((found.plan, found.round_s), *found.kinds)
+            replace(one, round_s=one.round_s * slower.get(is_pipeline(one.plan), 1.0))
+            for one in (found, found.other_kind)
+            if one is not None
         ]
         new = [e for e in expected if self._is_new(e, attempts) and e.round_s < fastest.round_s]
         if new:

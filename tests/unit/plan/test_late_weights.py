@@ -82,7 +82,7 @@ def test_the_planner_puts_off_what_it_gains_from_and_has_the_memory_for() -> Non
 
 
 def test_a_plan_that_is_behind_before_it_puts_off_is_still_tried(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Five of one micro-batch count are ahead; one of another count would win once its weight gradients wait."""
+    """Six of one micro-batch count are ahead; one of another count would win once its weight gradients wait."""
     facts = a_model(0, 8)
     profile = able(a_profile(0, facts, [1.0, 1.0], bandwidth=1e15))
     ahead = [cut_at(cut, micro_batches=2) for cut in range(1, 7)]

@@ -28,8 +28,9 @@ def plan(*cuts: int, size: int = 4) -> Plan:
     return Plan(micro_batch_size=size, micro_batches=2, stages=stages)
 
 
-def found(best: Plan, round_s: float, *kinds: tuple[Plan, float]) -> Found:
-    return Found(best, round_s, round_s, 0.0, (), None, None, 0.0, 1, kinds)
+def found(best: Plan, round_s: float, other: tuple[Plan, float] | None = None) -> Found:
+    other_kind = None if other is None else found(*other)
+    return Found(best, round_s, round_s, 0.0, (), None, None, 0.0, 1, other_kind)
 
 
 def tried(what: Plan, round_s: float) -> Attempt:
@@ -50,21 +51,21 @@ def proposed(
 
 
 def test_where_pipelines_disappoint_one_group_is_tried(monkeypatch: pytest.MonkeyPatch) -> None:
-    search = found(plan(2), 1.05, (plan(2), 1.05), (plan(), 1.2))
+    search = found(plan(2), 1.05, (plan(), 1.2))
     after = proposed(monkeypatch, search, tried(plan(1), 1.3))
     assert after is not None
     assert (after.plan, after.round_s) == (plan(), 1.2)
 
 
 def test_where_they_keep_their_promise_the_next_one_is_tried(monkeypatch: pytest.MonkeyPatch) -> None:
-    search = found(plan(2), 0.95, (plan(2), 0.95), (plan(), 1.2))
+    search = found(plan(2), 0.95, (plan(), 1.2))
     after = proposed(monkeypatch, search, tried(plan(1), 1.0))
     assert after is not None
     assert after.plan == plan(2)
 
 
 def test_what_is_expected_to_be_slower_is_not_tried(monkeypatch: pytest.MonkeyPatch) -> None:
-    search = found(plan(2), 1.05, (plan(2), 1.05), (plan(), 1.4))
+    search = found(plan(2), 1.05, (plan(), 1.4))
     assert proposed(monkeypatch, search, tried(plan(1), 1.3)) is None
     levelled = proposed(monkeypatch, search, tried(plan(1), 1.3), level=plan(3))
     assert levelled is not None
