@@ -55,7 +55,7 @@ def _serve(core: int, seconds: float) -> dict[str, float]:
             count += 1
 
     with tempfile.TemporaryDirectory() as name:
-        server = ParameterServer({"w": torch.zeros(FLOATS)}, Policy(), Path(name), lambda version, tensors: None)
+        server = ParameterServer({"w": torch.zeros(FLOATS)}, Policy(), Path(name), lambda *saved: None)
         link = ZmqLink(COORDINATOR)
         workers = [f"w{i}" for i in range(CLIENTS)]
         orders |= {worker: queue.SimpleQueue() for worker in workers}

@@ -144,7 +144,8 @@ class Adsp(Policy):
 
 
 class Ours(Adsp):
-    """ADSP with more losses a period, a fit that outliers do not sway, and pushes that count by data and by age.
+    """ADSP with more losses a period, a fit that outliers do not sway, pushes that count by data and by age, and
+    momentum at the server.
 
     The search begins with a few pushes and doubles them; where more is worse from the start, it tries fewer. A rate
     that looks worse by less than the fit is sure of does not end the search at once; one that is worse beyond doubt
@@ -153,6 +154,7 @@ class Ours(Adsp):
 
     name = "ours"
     robust = True
+    outer_momentum = 0.2
     losses_a_period = 6
 
     def scale(self, report: Report) -> float:

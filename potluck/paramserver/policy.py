@@ -33,6 +33,7 @@ class Policy:
     name = "asp"
     waits = False  # whether a worker stands still from its push until it may go
     check_s: float | None = None  # how often the policy wants to be told the loss
+    outer_momentum = 0.0  # of the server's own step
 
     def __init__(self) -> None:
         self.workers: dict[str, Worker] = {}

@@ -19,12 +19,16 @@ from potluck.errors import InputError, PotluckError
 from potluck.paramserver.book import Book, Push
 from potluck.paramserver.flat import Flat
 from potluck.paramserver.harm import Norms
+from potluck.paramserver.outer import outer_factors
 from potluck.paramserver.policy import Policy
 from potluck.paramserver.push_log import PUSHES, Entered, Pushed, PushLog
 from potluck.paramserver.words import Answer, Report
 from potluck.types import Pace
 
-Save = Callable[[int, Mapping[str, torch.Tensor]], None]  # a version and its weights; returns when they are on disk
+Tensors = Mapping[str, torch.Tensor]
+Save = Callable[[int, Tensors, Tensors], None]  # a version, its weights and velocity; returns when they are on disk
+
+_VELOCITY = "outer"  # what the outer step remembers of a tensor, as optimizers name such things
 
 
 @dataclass(frozen=True)
@@ -73,8 +77,8 @@ class ParameterServer:
     """Weights, who pushed what, and the policy in force."""
 
     def __init__(
-        self, tensors: Mapping[str, torch.Tensor], policy: Policy, folder: Path, save: Save, *, version: int = 0,
-        now_s: float = 0.0,
+        self, tensors: Tensors, policy: Policy, folder: Path, save: Save, *, velocity: Tensors | None = None,
+        version: int = 0, now_s: float = 0.0,
     ) -> None:  # fmt: skip
         """Begins with these tensors, which are of so many pushes; what the ledger has beyond them is pushed again.
 
@@ -91,6 +95,7 @@ class ParameterServer:
             )
         self._book, self._norms = Book(self._log.page), Norms()
         self._vector = self._flat.vector(tensors)
+        self._velocity = self._velocity_of(velocity or {})
         self._lock = threading.Lock()
         self._saving = threading.Lock()
         self._over = False
@@ -161,7 +166,7 @@ class ParameterServer:
             self._log.append(Pushed(entry=entry))  # before anything changes: there may be no room for it
             self._book.apply(entry)
             if not harm:
-                self._vector = torch.add(self._vector, difference, alpha=entry.scale)
+                self._move(difference, entry.scale)
             answer = self._policy.pushed(report, now_s)
             reply = self._reply("skipped" if harm else "applied", durable, answer, harm or answer.reason)
             return replace(reply, version=entry.version)
@@ -183,14 +188,18 @@ class ParameterServer:
         """Puts the newest weights on disk, while pushes go on; returns their version."""
         with self._saving:
             with self._lock:
-                page, weights = self._book.page(), self._newest()
+                page, weights, velocity = self._book.page(), self._newest(), self._velocity
                 if self._book.is_durable:
                     return weights.version
             try:
                 self._log.sync()  # the ledger first: weights that it does not explain are of no use
             except OSError as error:
                 raise PotluckError(f"{PUSHES}: cannot be written: {error.strerror}; free some space there") from error
-            self._save(weights.version, {**self._rest, **self._flat.tensors(weights.vector)})
+            remembered = self._flat.tensors(velocity) if velocity is not None else {}
+            self._save(
+                weights.version, {**self._rest, **self._flat.tensors(weights.vector)},
+                {f"{name}/{_VELOCITY}": tensor for name, tensor in remembered.items()},
+            )  # fmt: skip
             with self._lock:
                 self._book.saved(page)
             return weights.version
@@ -208,6 +217,24 @@ class ParameterServer:
     def close(self) -> None:
         """Closes the ledger."""
         self._log.close()
+
+    def _move(self, difference: torch.Tensor, scale: float) -> None:
+        """One outer step; nothing that anybody may hold is changed in place."""
+        momentum = self._policy.outer_momentum
+        if not momentum:
+            self._vector = torch.add(self._vector, difference, alpha=scale)
+            return
+        kept, part = outer_factors(momentum, len(self._policy.workers))
+        change = difference * scale
+        velocity = change if self._velocity is None else torch.add(change, self._velocity, alpha=kept)
+        self._vector = torch.add(self._vector, torch.add(change, velocity, alpha=kept), alpha=part)
+        self._velocity = velocity
+
+    def _velocity_of(self, given: Tensors) -> torch.Tensor | None:
+        """As it was when the weights to begin with were saved, if there was any."""
+        named = {name: given.get(f"{name}/{_VELOCITY}") for name, _ in self._flat.shapes}
+        known = {name: tensor for name, tensor in named.items() if tensor is not None}
+        return self._flat.vector(known) if self._policy.outer_momentum and len(known) == len(named) else None
 
     def _newest(self) -> Weights:
         return Weights(self._book.version, self._vector)

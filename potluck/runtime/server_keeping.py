@@ -41,6 +41,7 @@ class ServerKeeping:
         self._seconds = seconds
         self._prepared, self._job, self._path, self._say, self._failed = prepared, prepared.job, path, say, failed
         self.version = 0  # of the weights to begin with
+        self.velocity: Tensors = {}  # that the server had then
         self.tensors = self._begin(resume=resume)
         self.evaluated: EvaluationRecord | None = None
         self.model_path = path / MODEL
@@ -69,9 +70,9 @@ class ServerKeeping:
         """Somebody pushed."""
         self._wanted.set()
 
-    def save(self, version: int, tensors: Tensors) -> None:
+    def save(self, version: int, tensors: Tensors, velocity: Tensors) -> None:
         """A snapshot, on disk when this returns."""
-        checkpoint.write(self._path / SERVER, self._position(version, 0), tensors, {}, keep=1)
+        checkpoint.write(self._path / SERVER, self._position(version, 0), tensors, velocity, keep=1)
 
     def look(self, round: int, epoch: int, rounds_an_epoch: int) -> None:
         """Starts whatever is due after so many rounds; raises what went wrong before."""
@@ -121,7 +122,7 @@ class ServerKeeping:
         ):
             if here != there:
                 raise InputError(f"{self._path}: made with {name} {there}, the job now has {here}; restore the job")
-        _, weights, _ = checkpoint.load(found.path)
+        _, weights, self.velocity = checkpoint.load(found.path)
         self.version = position.round
         return weights
 

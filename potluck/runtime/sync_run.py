@@ -106,8 +106,8 @@ class SyncRun:
         whole = self._job.rounds * self._job.batch_size if self._job.rounds else None
         self._total = whole or (self._job.epochs or 1) * self._epoch_samples
         self._server = ParameterServer(
-            self._keeping.tensors, policy, self._folder.path, self._keeping.save, version=self._keeping.version,
-            now_s=time.monotonic(),
+            self._keeping.tensors, policy, self._folder.path, self._keeping.save, velocity=self._keeping.velocity,
+            version=self._keeping.version, now_s=time.monotonic(),
         )  # fmt: skip
         self._serving = Serving(
             self._server, self._live.link, self._folder.run_id, roster.send, self._pushed,

@@ -16,6 +16,7 @@ import numpy as np
 
 from potluck.paramserver.book import Book, Push
 from potluck.paramserver.client import Client, Next
+from potluck.paramserver.outer import outer_factors
 from potluck.paramserver.policy import Policy
 from potluck.paramserver.words import Answer, Report
 from potluck.simulate.problem import Problem, Vector
@@ -74,12 +75,8 @@ class _Worker:
 class Simulation:
     """One run."""
 
-    def __init__(
-        self, policy: Policy, fleet: Fleet, problem: Problem, seed: int = 0, outer_momentum: float = 0.0
-    ) -> None:
-        """`outer_momentum` is of a Nesterov step at the server, for as many pushes as there are workers (DiLoCo): to
-        see what it would do. Real servers have none."""
-        self._momentum, self._velocity = outer_momentum, np.zeros_like(problem.start())
+    def __init__(self, policy: Policy, fleet: Fleet, problem: Problem, seed: int = 0) -> None:
+        self._velocity = np.zeros_like(problem.start())
         self._policy, self._fleet, self._problem = policy, fleet, problem
         self._chance = np.random.default_rng(seed)
         self._book = Book()
@@ -220,11 +217,10 @@ class Simulation:
         self._take(answer, now_s)
 
     def _outer(self, change: Vector) -> Vector:
-        if not self._momentum:
-            return change
-        kept = self._momentum ** (1 / max(1, len(self._policy.workers)))
+        """As the real server (`paramserver/server.py`)."""
+        kept, part = outer_factors(self._policy.outer_momentum, len(self._policy.workers))
         self._velocity = kept * self._velocity + change
-        found: Vector = change + kept * self._velocity
+        found: Vector = part * (change + kept * self._velocity)
         return found
 
     def _take(self, answer: Answer, now_s: float) -> None:

@@ -68,7 +68,7 @@ class Run:
             )
             for worker, data in shards(skewed).items()
         }
-        self.server = ParameterServer(state, policy, folder, lambda version, tensors: None)
+        self.server = ParameterServer(state, policy, folder, lambda *saved: None)
         self.policy, self.everything = policy, samples()
         self.clients: dict[str, Client] = {}
         self.base: dict[str, torch.Tensor] = {}

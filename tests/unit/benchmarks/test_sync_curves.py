@@ -22,7 +22,7 @@ def test_who_waits_for_a_slow_worker_takes_longer() -> None:
 
 
 def test_the_picture_and_the_table_have_every_policy() -> None:
-    found = [curve("workers", (3, 6), lambda n: (SPEEDS * round(n / 3), PUSH_S, 0.0))]
+    found = [curve("workers", (3, 6), lambda n: (SPEEDS * round(n / 3), PUSH_S, None))]
     document = ElementTree.fromstring(chart(found))  # noqa: S314 - made here
     lines = [element for element in document.iter() if element.tag.endswith("polyline")]
     assert len(lines) == len(POLICIES)

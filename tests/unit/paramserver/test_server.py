@@ -15,6 +15,7 @@ from potluck.errors import InputError, PotluckError
 from potluck.paramserver.book import Push, audit
 from potluck.paramserver.client import Client, Next
 from potluck.paramserver.flat import Flat
+from potluck.paramserver.outer import outer_factors
 from potluck.paramserver.policy import Bsp, Policy
 from potluck.paramserver.push_log import PUSHES, PushLog, entries
 from potluck.paramserver.server import Admission, ParameterServer
@@ -30,20 +31,22 @@ class Disk:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
-    def save(self, version: int, tensors: Mapping[str, torch.Tensor]) -> None:
+    def save(self, version: int, tensors: Mapping[str, torch.Tensor], velocity: Mapping[str, torch.Tensor]) -> None:
         place = Position(
             round=version, epoch=0, index_in_epoch=0, seed=0, sample_count=1, batch_size=1, program=""
         )  # fmt: skip
-        write(self.folder, place, tensors, {})
+        write(self.folder, place, tensors, velocity)
 
     def server(self, policy: Policy | None = None) -> ParameterServer:
         """A server that goes on from what is on disk."""
         found = newest(self.folder)
         if found is None:
             return ParameterServer(TENSORS, policy or Policy(), self.folder, self.save)
-        _, tensors, _ = load(found.path)
+        _, tensors, velocity = load(found.path)
         version = found.manifest.position.round
-        return ParameterServer(tensors, policy or Policy(), self.folder, self.save, version=version)
+        return ParameterServer(
+            tensors, policy or Policy(), self.folder, self.save, velocity=velocity, version=version
+        )  # fmt: skip
 
 
 def a_push(admission: Admission, worker: str, sequence: int, base: int = 0) -> Push:
@@ -246,3 +249,57 @@ def test_many_threads_push_at_once_and_the_ledger_closes(tmp_path: Path) -> None
     found = entries(tmp_path / PUSHES)
     assert audit(found) == []
     assert len(found) == 6 * count
+
+
+class WithMomentum(Policy):
+    """Nobody waits, and the server's step has momentum."""
+
+    outer_momentum = 0.5
+
+
+def pushed(server: ParameterServer, admission: Admission, worker: str, *sizes: float, first: int = 1) -> torch.Tensor:
+    for sequence, size in enumerate(sizes, start=first):
+        assert server.push(a_push(admission, worker, sequence), ones(size), 0.1, 1.0).status == "applied"
+        server.save()
+    return server.weights.vector
+
+
+def test_with_momentum_a_change_goes_on_and_comes_to_its_part(tmp_path: Path) -> None:
+    server = Disk(tmp_path).server(WithMomentum())
+    before = server.weights.vector.clone()
+    a = server.enter("a", 100, 0.0)
+    server.enter("b", 100, 0.0)
+    kept, part = outer_factors(0.5, 2)
+    after = pushed(server, a, "a", 2.0)  # counts half
+    torch.testing.assert_close(after - before, ones(part * (1 + kept)))
+    after = pushed(server, a, "a", *[0.0] * 60, first=2)
+    torch.testing.assert_close(after - before, ones(1 / (1 - 0.5)))
+
+
+def test_momentum_is_there_after_a_restart(tmp_path: Path) -> None:
+    ends = []
+    for folder, restarts in ((tmp_path / "whole", False), (tmp_path / "parts", True)):
+        folder.mkdir()
+        disk = Disk(folder)
+        server = disk.server(WithMomentum())
+        admission = server.enter("a", 100, 0.0)
+        server.enter("b", 100, 0.0)
+        pushed(server, admission, "a", 1.0, 2.0)
+        if restarts:
+            server.close()
+            server = disk.server(WithMomentum())
+        ends.append(pushed(server, admission, "a", 3.0, first=3))
+        server.close()
+    assert torch.equal(*ends)
+
+
+@pytest.mark.parametrize("momentum", [0.0, 0.2, 0.6])
+@pytest.mark.parametrize("workers", [1, 2, 3, 12])
+def test_more_workers_have_less_added(momentum: float, workers: int) -> None:
+    kept, part = outer_factors(momentum, workers)
+    gain = part / (1 - kept)  # of all that a change comes to
+    assert 1.0 <= gain <= 1 / (1 - momentum) + 1e-12
+    if momentum and workers > 3:
+        assert gain < outer_factors(momentum, 3)[1] / (1 - outer_factors(momentum, 3)[0])
+    if workers == 1 or not momentum:
+        assert (kept, part) == (0.0, 1.0)
