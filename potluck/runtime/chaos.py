@@ -35,12 +35,12 @@ class Rehearsal:
             return
         while self._left and record.round >= self._left[0].after_round:
             fault = self._left.pop(0)
-            if fault.device not in self._roster.specs:
+            try:
+                self._roster.send(fault.device, Misbehave(do=fault.do, seconds=fault.seconds, factor=fault.factor))
+            except KeyError:
                 self._missed.append(fault)
             else:
                 self.happened.append((time.monotonic() - self._started_s, fault))
-                order = Misbehave(do=fault.do, seconds=fault.seconds, factor=fault.factor)
-                self._roster.send(fault.device, order)
 
     def lanes(self, round: int, busy: dict[str, float]) -> None:
         """Nothing to do."""
