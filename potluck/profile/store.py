@@ -18,6 +18,7 @@ from potluck.types import DeviceProfile, DeviceSpec, LinkProfile, Medium, Profil
 
 FORMAT: Final = 1
 MAX_FILE_BYTES = 64 * 2**20
+KERNELS = 2  # one more whenever devices take other kernels for the same program (model/kernels.py)
 T = TypeVar("T")
 
 
@@ -30,6 +31,7 @@ class DeviceKey(Value, frozen=True, kw_only=True):
     torch_version: str
     rows: tuple[int, ...]
     optimizer: str = ""  # its kind: an update is part of the profile
+    kernels: int = KERNELS
 
 
 class NetworkKey(Value, frozen=True, kw_only=True):
