@@ -6,6 +6,7 @@ import json
 import os
 import random
 import signal
+import statistics
 import subprocess
 import sys
 import time
@@ -131,21 +132,19 @@ class Outcome:
         return next((at - fault_s for r, at in times if at > fault_s and r.round > reached), None)
 
     def recover_rounds(self) -> float | None:
-        """From the declaration of the loss to the first commit after it, in rounds of those who are left."""
+        """From the declaration of the loss to the first commit of a round that was never committed before, in rounds of
+        those who are left, less those that were trained again on the way."""
         if not self.losses:
             return None
         declared_s = self.began_s + self.losses[0].at_s
-        after = [(r, at) for r, at in zip(self.rounds, self.committed_s, strict=True) if at > declared_s]
-        if len(after) < 3:
+        times = list(zip(self.rounds, self.committed_s, strict=True))
+        newest = max((r.round for r, at in times if at <= declared_s), default=-1)
+        after = [(r, at) for r, at in times if at > declared_s]
+        again = next((place for place, (r, _) in enumerate(after) if r.round > newest), None)
+        if again is None or len(after) < 3:
             return None
-        usual = sorted(r.seconds for r, _ in after[1:])[len(after[1:]) // 2]
-        return (after[0][1] - declared_s) / usual
-
-    def replayed_first(self) -> int:
-        """Rounds that were trained again before anything else: of the losses until the first commit, the most."""
-        declared_s = self.began_s + self.losses[0].at_s
-        first_s = next((at for at in self.committed_s if at > declared_s), float("inf"))
-        return max(i.replayed_rounds for i in self.losses if self.began_s + i.at_s <= first_s)
+        usual = statistics.median(r.seconds for r, _ in after[1:])
+        return (after[again][1] - declared_s) / usual - again
 
 
 def start(bed: Testbed, setup: Setup, folder: Path, devices: int) -> subprocess.Popen[bytes]:

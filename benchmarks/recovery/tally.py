@@ -52,7 +52,7 @@ class Tally:
         self.replayed += [i.replayed_rounds for i in ended]
         rounds = outcome.recover_rounds()
         if rounds is not None:
-            self.recover_rounds.setdefault(name, []).append(rounds - outcome.replayed_first())
+            self.recover_rounds.setdefault(name, []).append(rounds)
         if outcome.losses and outcome.fault_s is not None:
             kind = "closed" if "kill" in scenario.name or "vanish" in scenario.name else "silent"
             self.detect_s[kind].append(outcome.began_s + outcome.losses[0].at_s - outcome.fault_s)

@@ -116,7 +116,7 @@ def _race(
                     )
                     tried.append(one)
                     if policy in NOBODY_WAITS:
-                        yardstick.after(rate_of(one))
+                        yardstick.after(policy, rate_of(one))
                 runs.setdefault(policy, []).append(min(tried, key=lambda c: _last(c, most_s)))
     seconds = {policy: _medians([c.reached_s for c in courses]) for policy, courses in runs.items()}
     mine = best(seconds, NOBODY_WAITS)
@@ -128,7 +128,8 @@ def _race(
         "busy": {p: statistics.median(c.busy for c in courses) for p, courses in runs.items() if p != FLOWER},
         "samples_per_s": {p: statistics.median(map(rate_of, courses)) for p, courses in runs.items() if p != FLOWER},
         "lone_samples_per_s": yardstick.rates,
-        "rate_over_lone": max(yardstick.parts, default=0.0), "rates_over_lone": yardstick.parts,
+        "rate_over_lone": max(map(statistics.median, yardstick.parts.values()), default=0.0),
+        "rates_over_lone": yardstick.parts,
         "best_over_local": over(local, mine, most_s) if local else None,
         "best_over_bsp": over(seconds["bsp"], mine, most_s) if "bsp" in seconds else None,
         "best_over_flower": over(seconds[FLOWER], mine, most_s) if FLOWER in seconds else None,

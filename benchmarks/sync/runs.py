@@ -164,16 +164,17 @@ class Lone:
     def __init__(self, bed: Testbed, shards: Path) -> None:
         self._bed, self._shards = bed, shards
         self.rates: list[dict[str, float]] = []
-        self.parts: list[float] = []  # of what they train by themselves, in each run
+        self.parts: dict[str, list[float]] = {}  # policy → of what they train by themselves, in each run
 
     def before(self) -> None:
         """Something to compare begins."""
         self._look()
 
-    def after(self, samples_per_s: float) -> None:
+    def after(self, policy: str, samples_per_s: float) -> None:
         """It ended, with this rate."""
         self._look()
-        self.parts.append(samples_per_s / statistics.fmean(sum(rates.values()) for rates in self.rates[-2:]))
+        lone = statistics.fmean(sum(rates.values()) for rates in self.rates[-2:])
+        self.parts.setdefault(policy, []).append(samples_per_s / lone)
 
     def _look(self) -> None:
         self.rates.append(lone_rates(self._bed, self._shards, LONE_S))
