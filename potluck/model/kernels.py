@@ -15,7 +15,7 @@ from potluck.model.program import Node, Ref, Tensor, evaluate_size
 # nothing where there is one, but with it PyTorch asks oneDNN, as it does with 16 rows or two threads. Of fewer than
 # five rows the other one is as fast.
 _FEWEST, _ENOUGH = 5, 16
-_STRIDE, _PADDING, _DILATION, _GROUPS = 3, 4, 5, 6
+_STRIDE, _DILATION = 3, 5  # places among the arguments
 _DEFAULTS = (None, [1, 1], [0, 0], [1, 1], 1)  # from the bias on
 
 
@@ -30,7 +30,7 @@ def quicker(
     if points != (1, 1) or x.dtype != "float32" or len(x.shape) != 4 or not _FEWEST <= first < _ENOUGH:
         return arguments
     changed = arguments + list(_DEFAULTS[len(arguments) - 2 :])
-    if changed[_STRIDE] not in ([1, 1], [1], 1) or changed[_GROUPS] != 1:
+    if changed[_STRIDE] not in ([1, 1], [1], 1):
         return arguments  # these go to oneDNN anyway
     changed[_DILATION] = [2, 2]
     return changed

@@ -13,7 +13,7 @@ def squared_norm(gradient: torch.Tensor) -> float:
     """Of all elements in logical order: the memory order of a gradient may depend on who summed it.
 
     In float32 a few thousand at a time are added as they are, which is eight times as fast as in float64 and exact to
-    about 1e-8, and the sums of those in float64; where that overflows, everything in float64.
+    about 1e-7, and the sums of those in float64; where that overflows, everything in float64.
     """
     flat = gradient.contiguous().view(-1)
     whole = len(flat) // _AT_ONCE * _AT_ONCE

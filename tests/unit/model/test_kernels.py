@@ -33,25 +33,28 @@ def convolution(*more, points=1, groups=32):
 
 def arguments(rows, *more, **kinds):
     node, values = convolution(*more, **kinds)
-    given = [torch.ones(1), torch.ones(1), *([1, 1] if isinstance(m, Items) else m for m in more)]
+    given = [torch.ones(1), torch.ones(1), *([*m.items] if isinstance(m, Items) else m for m in more)]
     return quicker(node, given, values, rows, CPU)[2:]
 
 
 def backend(x, weight, changed):
-    bias, stride, padding, dilation, groups = changed or (None, [1, 1], [0, 0], [1, 1], 1)
+    bias, stride, padding, dilation, groups = changed
     return torch._C._select_conv_backend(x, weight, bias, stride, padding, dilation, False, [0, 0], groups, None)
 
 
 @pytest.mark.parametrize("rows", [5, 10, 15])
-def test_few_rows_go_to_onednn_and_the_numbers_are_the_same(rows):
+@pytest.mark.parametrize("groups", [1, 4])
+def test_few_rows_go_to_onednn_and_the_numbers_are_the_same(rows, groups):
     torch.manual_seed(0)
-    x, weight = torch.randn(rows, 32, 4, 4, requires_grad=True), torch.randn(64, 32, 1, 1, requires_grad=True)
-    changed = arguments(rows)
-    assert backend(x, weight, []) == BACKEND.Slow2d
+    width = 32 // groups
+    x, weight = torch.randn(rows, 32, 4, 4, requires_grad=True), torch.randn(64, width, 1, 1, requires_grad=True)
+    plain = [None, [1, 1], [0, 0], [1, 1], groups]
+    given = (None, Items((1, 1)), Items((0, 0)), Items((1, 1)), groups) if groups > 1 else ()
+    changed = arguments(rows, *given, groups=width)
+    assert backend(x, weight, plain) == BACKEND.Slow2d
     assert backend(x, weight, changed) == BACKEND.Mkldnn
     found = []
-    more: list[object]
-    for more in ([], changed):
+    for more in (plain, changed):
         y = torch.ops.aten.conv2d.default(x, weight, *more)
         found.append((y, *torch.autograd.grad(y.sin().sum(), (x, weight))))
     for plain, quick in zip(*found, strict=True):
@@ -66,7 +69,6 @@ def test_few_rows_go_to_onednn_and_the_numbers_are_the_same(rows):
         (16, (), {}),
         (10, (), {"points": 3}),
         (10, (None, Items((2, 2))), {}),
-        (10, (None, Items((1, 1)), Items((0, 0)), Items((1, 1)), 32), {"groups": 1}),
     ],
 )
 def test_the_rest_stays_as_it_is(rows, more, kinds):

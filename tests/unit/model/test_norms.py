@@ -15,7 +15,7 @@ from potluck.model.norms import squared_norm
 def test_it_is_near_that_of_float64(size: int, dtype: torch.dtype) -> None:
     torch.manual_seed(size)
     gradient = (torch.randn(size, dtype=torch.float64) * torch.logspace(-3, 0, size, dtype=torch.float64)).to(dtype)
-    assert squared_norm(gradient) == pytest.approx(float(gradient.double().square().sum()), rel=1e-7)
+    assert squared_norm(gradient) == pytest.approx(float(gradient.double().square().sum()), rel=1e-6)
 
 
 def test_the_order_in_memory_does_not_matter() -> None:
