@@ -13,8 +13,8 @@ from potluck.runtime.pace import Pace
 from potluck.runtime.parcels import pack, unpack
 from potluck.wire.link import Link, Tag
 
-_BATCH = 8
-_ROUNDS = 6
+_MESSAGES = 16
+_BETWEEN = 4 * 2**20  # floats that are touched between two: a device computes meanwhile, and finds its caches cold
 _SMALL, _LARGE = 256, 256 * 1024  # floats
 _TIMEOUT_S = 10.0
 
@@ -38,18 +38,17 @@ def message_cost(carrier: str, device: torch.device, pace: Pace, budget_s: float
 
 
 def _seconds(here: Link, there: Link, device: torch.device, pace: Pace, floats: int, deadline: float) -> float:
-    """Of one message, the mean of sending and receiving it."""
-    tensor = torch.zeros(floats, device=device)
+    """Of one message by itself, as in a pipeline; the mean of sending and receiving it."""
+    tensor, between = torch.zeros(floats, device=device), torch.zeros(_BETWEEN)
     costs = []
-    for round in range(_ROUNDS):
+    for number in range(_MESSAGES):
+        between.add_(1.0)
         thread_s, process_s = time.thread_time(), time.process_time()
-        for number in range(_BATCH):
-            here.send("there", Tag("cost", round, number, floats), pack([tensor]), _TIMEOUT_S)
-        for number in range(_BATCH):
-            unpack(there.receive("here", Tag("cost", round, number, floats), _TIMEOUT_S), device)
+        here.send("there", Tag("cost", number, 0, floats), pack([tensor]), _TIMEOUT_S)
+        unpack(there.receive("here", Tag("cost", number, 0, floats), _TIMEOUT_S), device)
         spent = (time.thread_time() - thread_s, time.process_time() - process_s)
-        if round > 0:  # the first warms up
-            costs.append(pace.message_s(*spent) / (2 * _BATCH))
+        if number > 0:  # the first warms up
+            costs.append(pace.message_s(*spent) / 2)
         if time.monotonic() > deadline and costs:
             break
     return middle_mean(costs)
