@@ -28,6 +28,7 @@ from potluck.types import COORDINATOR, Plan, RoundRecord
 
 RUN_S = 400.0
 LOOK_S = 0.02
+_SOME_ROUNDS = 3  # that tell what one takes, where fewer were trained again
 Deed = Callable[["Happening"], None]
 
 
@@ -132,8 +133,8 @@ class Outcome:
         return next((at - fault_s for r, at in times if at > fault_s and r.round > reached), None)
 
     def recover_rounds(self) -> float | None:
-        """From the declaration of the loss to the first commit of a round that was never committed before, in rounds of
-        those who are left, less those that were trained again on the way."""
+        """From the declaration of the loss to the first commit of a round that was never committed before, in rounds by
+        the plan that those who are left have then, less those that were trained again on the way."""
         if not self.losses:
             return None
         declared_s = self.began_s + self.losses[0].at_s
@@ -143,7 +144,7 @@ class Outcome:
         again = next((place for place, (r, _) in enumerate(after) if r.round > newest), None)
         if again is None or len(after) < 3:
             return None
-        usual = statistics.median(r.seconds for r, _ in after[1:])
+        usual = statistics.median(r.seconds for r, _ in after[: max(again + 1, _SOME_ROUNDS)])
         return (after[again][1] - declared_s) / usual - again
 
 

@@ -1,8 +1,13 @@
-"""What the recovery benchmark expects of its scenarios."""
+"""What the recovery benchmark expects of its scenarios, and what it makes of their records."""
 
 from __future__ import annotations
 
+import pytest
+
 from benchmarks.recovery.scenarios import scenarios
+from benchmarks.recovery.session import Outcome
+from potluck.metrics.records import IncidentRecord
+from potluck.types import RoundRecord
 
 
 def test_a_device_is_lost_in_every_scenario_but_three() -> None:
@@ -13,3 +18,29 @@ def test_a_device_is_lost_in_every_scenario_but_three() -> None:
     ]  # fmt: skip
     assert quick["one way only, to the coordinator"]
     assert len(list(scenarios(quick=False))) == 26
+
+
+def an_outcome(*commits: tuple[int, float, float], lost_s: float) -> Outcome:
+    """Rounds with what each took and when it was committed, and a loss."""
+    lost = IncidentRecord(kind="lost", round=0, device="b", what="b is gone", action="goes on", at_s=lost_s)
+    return Outcome(
+        incidents=[lost],
+        rounds=[a_round(number, seconds) for number, seconds, _ in commits],
+        committed_s=[at_s for _, _, at_s in commits],
+    )
+
+
+def a_round(number: int, seconds: float) -> RoundRecord:
+    return RoundRecord(round=number, epoch=0, term=1, samples=8, loss=1.0, learning_rate=0.1, seconds=seconds)
+
+
+def test_recovery_counts_to_the_first_round_that_is_new() -> None:
+    before = [(0, 1.0, 1.0), (1, 1.0, 2.0), (2, 1.0, 3.0)]
+    again = [(1, 2.0, 6.0), (2, 2.0, 8.0), (3, 2.0, 10.0)]  # two rounds trained again by a slow plan, then a new one
+    soon = [(4, 0.5, 10.5), (5, 0.5, 11.0), (6, 0.5, 11.5), (7, 0.5, 12.0)]  # and a faster plan
+    found = an_outcome(*before, *again, *soon, lost_s=3.5).recover_rounds()
+    assert found == pytest.approx((10.0 - 3.5) / 2.0 - 2)
+
+
+def test_without_a_loss_there_is_nothing_to_count() -> None:
+    assert Outcome(rounds=[a_round(0, 1.0)], committed_s=[1.0]).recover_rounds() is None
