@@ -1,6 +1,7 @@
-"""What copies cost: rounds during which one was under way against the quiet ones of the same run.
+"""What copies cost: rounds during which one was under way against the quiet ones right before and after it.
 
-Two runs of a quarter of a minute differ by more than copies cost; rounds of one run share the machine as it was then.
+Two runs of a quarter of a minute differ by more than copies cost, and so do the beginning and the end of one run;
+rounds next to each other share the machine as it was then.
 """
 
 from __future__ import annotations
@@ -8,10 +9,12 @@ from __future__ import annotations
 import statistics
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import NamedTuple
 
 from benchmarks.recovery.session import Outcome
 
 WARM_UP = 2  # rounds
+NEAR = 5  # quiet rounds before and after a copy that it is compared with
 
 
 @dataclass(frozen=True)
@@ -20,33 +23,50 @@ class Protection:
 
     cpu: float
     time: float
-    copies: int
+    copies: int  # that have quiet rounds next to them
     quiet_rounds: int
 
 
+class _Round(NamedTuple):
+    began_s: float
+    ended_s: float
+    cpu_s: float
+
+    @property
+    def seconds(self) -> float:
+        return self.ended_s - self.began_s
+
+
 def protection(outcome: Outcome) -> Protection | None:
-    """None where there were no copies, or no rounds without."""
+    """None where there were no copies, or no rounds without next to one."""
     if not outcome.copies or outcome.losses:
         return None
-    last = outcome.copies[-1]
     ends = [outcome.began_s + c.at_s for c in outcome.copies]
-    begins = [end - c.seconds for end, c in zip(ends, outcome.copies, strict=True)]
-    quiet: list[tuple[float, float]] = []  # CPU seconds and seconds of each
-    during: list[tuple[float, float]] = []
+    spans = [(end - c.seconds, end) for end, c in zip(ends, outcome.copies, strict=True)]
     both = list(zip(outcome.committed_s, outcome.cpu_s, strict=False))[WARM_UP:]
-    for (began_s, cpu_before), (ended_s, cpu_after) in pairwise(both):
-        if any(began_s < end and ended_s > begin for begin, end in zip(begins, ends, strict=True)):
-            during.append((cpu_after - cpu_before, ended_s - began_s))
-        elif ended_s <= begins[-1] + last.period_s:  # the next may begin from then on
-            quiet.append((cpu_after - cpu_before, ended_s - began_s))
-    if not quiet or not during:
+    rounds = [_Round(began, ended, after - before) for (began, before), (ended, after) in pairwise(both)]
+    last = outcome.copies[-1]
+    period_s = max(last.period_s, last.seconds)
+    quiet = [
+        r for r in rounds if r.ended_s <= spans[-1][0] + last.period_s and not any(_during(r, s) for s in spans)
+    ]  # after that, the next copy may be under way
+    more = [extra for span in spans if (extra := _extra(span, rounds, quiet)) is not None]
+    if not more:
         return None
-    usual_cpu, usual_s = _mean(quiet)
-    copying_cpu, copying_s = _mean(during)
-    part = len(during) / len(outcome.copies) * usual_s / max(last.period_s, last.seconds)  # of all rounds
-    more_cpu, more_s = copying_cpu / usual_cpu - 1, copying_s / usual_s - 1
-    return Protection(part * more_cpu, part * more_s, len(outcome.copies), len(quiet))
+    cpu_s, seconds = (statistics.fmean(column) for column in zip(*more, strict=True))
+    rate = sum(r.cpu_s for r in quiet) / sum(r.seconds for r in quiet)
+    return Protection(cpu_s / (rate * period_s), seconds / period_s, len(more), len(quiet))
 
 
-def _mean(pairs: list[tuple[float, float]]) -> tuple[float, float]:
-    return statistics.fmean(a for a, _ in pairs), statistics.fmean(b for _, b in pairs)
+def _extra(span: tuple[float, float], rounds: list[_Round], quiet: list[_Round]) -> tuple[float, float] | None:
+    """CPU seconds and seconds that the rounds during a copy took more than quiet ones next to it."""
+    near = [r for r in quiet if r.ended_s <= span[0]][-NEAR:] + [r for r in quiet if r.began_s >= span[1]][:NEAR]
+    during = [r for r in rounds if _during(r, span)]
+    if not near or not during:
+        return None
+    usual_cpu_s, usual_s = statistics.fmean(r.cpu_s for r in near), statistics.fmean(r.seconds for r in near)
+    return sum(r.cpu_s - usual_cpu_s for r in during), sum(r.seconds - usual_s for r in during)
+
+
+def _during(one: _Round, span: tuple[float, float]) -> bool:
+    return one.began_s < span[1] and one.ended_s > span[0]
