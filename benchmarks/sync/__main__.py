@@ -54,7 +54,7 @@ def best(seconds: dict[str, list[float | None]], names: tuple[str, ...]) -> list
 @click.option("--policy", "policies", multiple=True, type=click.Choice(POLICIES), help="Only these; may be repeated.")
 @click.option("--dirichlet", type=float, help="Unequal shards: each label by parts from this distribution.")
 @click.option("--fleet", default="three-100", show_default=True, help="Of benchmarks/fleets.")
-@click.option("--most-s", type=float, help="Longest run of a policy.  [default: 120, 600 in a full run]")
+@click.option("--most-s", type=float, help="Longest run of a policy.  [default: 130, 600 in a full run]")
 @click.option("--flower", type=click.Path(path_type=Path, exists=True), help="A Python with flwr.")
 @click.option("--results", type=click.Path(path_type=Path, file_okay=False), help="Folder for the figures.")
 @click.option("--json", "as_json", is_flag=True, help="End with one JSON object.")
@@ -68,7 +68,7 @@ def main(
         check_machine()
         found = _race(
             policies or POLICIES, quick, 1 if quick else seeds, dirichlet, fleet,
-            most_s or (120.0 if quick else 600.0), flower,
+            most_s or (130.0 if quick else 600.0), flower,
         )  # fmt: skip
     except (TestbedMissing, FashionMissing) as error:
         raise click.ClickException(str(error)) from None
