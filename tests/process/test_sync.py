@@ -104,7 +104,7 @@ def pushed_by(it: Site, worker: str) -> int:
 
 
 def test_each_trains_on_what_it_owns_and_the_model_knows_it_all(tmp_path: Path) -> None:
-    with site(tmp_path, epochs=12) as it:
+    with site(tmp_path, epochs=60) as it:  # on a fast machine a fifth of these are over after three pushes of each
         train = it.train("ours:0.2s", 3)
         joined = [it.join(name, "--speed", speed) for name, speed in (("a", "1"), ("b", "0.5"), ("c", "0.25"))]
         assert train.wait(PATIENT_S) == 0
@@ -115,7 +115,7 @@ def test_each_trains_on_what_it_owns_and_the_model_knows_it_all(tmp_path: Path) 
         pushes = [r for r in records if isinstance(r, PushRecord)]
         assert {r.device for r in pushes} == {"a", "b", "c"}
         assert all(r.reason for r in records if isinstance(r, PushRecord | PaceRecord))
-        assert sum(r.samples for r in pushes) >= 12 * 1500
+        assert sum(r.samples for r in pushes) >= 60 * 1500
         assert len(pushes) == len(it.pushes)
         judged = it.start("verify", "--run", str(it.run))
         assert judged.wait(PATIENT_S) == 0
