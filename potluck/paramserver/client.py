@@ -116,12 +116,14 @@ class Client:
         open_one = self._sequence if self._under_way_s is not None else None
         self.kept = [p for p in self.kept if p.sequence > self._durable or p.sequence == open_one]
 
-    def server_back(self, seen: int) -> tuple[Push, ...] | None:
-        """The server has restarted, with pushes up to this one: those to be pushed again, oldest first.
+    def server_back(self, seen: int, durable_up_to: int) -> tuple[Push, ...] | None:
+        """The server has restarted, with pushes up to this one: those to be pushed again, oldest first. Nobody tells
+        again what was durable before: who may not push before that would wait for ever.
 
         One without an answer is among them even if it counts: it is answered then. None where one is missing that is
         not kept any more: then the worker has to enter anew.
         """
+        self.durable(durable_up_to)
         again = tuple(push for push in self.kept if push.sequence > seen)
         oldest = again[0].sequence if again else self._sequence + 1
         if oldest != seen + 1:

@@ -59,6 +59,7 @@ class Serving:
             Work(
                 run=self._run, incarnation=admission.incarnation, address=self._link.address, term=TERM,
                 window_bytes=self._window_bytes, waits=admission.waits, pace=admission.pace, seen=admission.seen,
+                durable_up_to=self._server.durable_up_to(worker),
             ),
         )  # fmt: skip
 

@@ -105,7 +105,7 @@ class Worker:
         self._carrier.shutdown(wait=False, cancel_futures=True)
 
     def _go_on(self, client: Client, order: Work) -> None:
-        again = client.server_back(order.seen)
+        again = client.server_back(order.seen, order.durable_up_to)
         client.go_on(order.pace, time.monotonic(), waits=order.waits)
         if again is None:
             raise DeviceError(f"the server knows pushes of {self._name} up to {order.seen} only; join again")

@@ -294,7 +294,8 @@ class Work(Message, frozen=True, kw_only=True, tag="work"):
     window_bytes: int
     waits: bool  # stand still from a push until it is answered
     pace: Pace
-    seen: int = 0  # your newest push that counts, if you were here before
+    seen: int = 0  # your newest push that counts, if you were here before,
+    durable_up_to: int = 0  # and the newest that a restart does not lose
 
 
 class Repace(Message, frozen=True, kw_only=True, tag="repace"):

@@ -82,7 +82,7 @@ class Server(RuleBasedStateMachine):
         self.weights, self.entries = self.on_disk[0], list(self.on_disk[1])
         for worker, client in self.clients.items():
             self.book.enter(worker, self.incarnation[worker])
-            again = client.server_back(self.book.durable_up_to(worker))
+            again = client.server_back(*[self.book.durable_up_to(worker)] * 2)
             assert again is not None  # what is not kept is on disk
             for push in again:
                 self._arrive(push)
@@ -172,8 +172,8 @@ def test_a_worker_trains_on_while_its_push_is_under_way_and_keeps_two() -> None:
     assert client.step_done(32, 1.0, 9.0) is Next.GO_ON  # two are kept
     client.durable(1)
     assert client.next(9.0) is Next.PUSH
-    assert [p.sequence for p in client.server_back(1) or ()] == [2]
-    assert client.server_back(0) is None  # the first is not kept any more
+    assert [p.sequence for p in client.server_back(1, 0) or ()] == [2]
+    assert client.server_back(0, 0) is None  # the first is not kept any more
 
 
 def test_what_a_ledger_lacks_and_has_twice_is_counted() -> None:
@@ -192,13 +192,13 @@ def test_a_push_without_an_answer_is_pushed_again_even_if_it_counts() -> None:
     client.step_done(32, 1.0, 1.0)
     push = client.push(1.0)
     client.durable(1)  # said on another way, before the answer
-    assert client.server_back(1) == (push,)
+    assert client.server_back(1, 0) == (push,)
     client.go_on(Pace("", steps=2), 50.0, waits=False)
     assert not client.stands_still
     assert client.answered(1, 7, 0, None, 51.0)
     assert client.overhead_s == 1.0
     assert client.kept == []
-    assert client.server_back(1) == ()
+    assert client.server_back(1, 0) == ()
 
 
 def test_a_worker_that_waits_stands_still_until_it_is_let_go() -> None:
@@ -210,3 +210,14 @@ def test_a_worker_that_waits_stands_still_until_it_is_let_go() -> None:
     client.answered(1, 1, 1, Pace("", steps=3), 60.0)
     assert client.next(60.0) is Next.GO_ON
     assert client.pace.steps == 3
+
+
+def test_what_was_durable_before_a_restart_keeps_nobody_from_pushing() -> None:
+    client = Client("a", 1, Pace("", steps=1), waits=True, version=0, now_s=0.0)
+    for sequence in (1, 2):
+        client.step_done(32, 1.0, 1.0)
+        client.push(1.0)
+        client.answered(sequence, sequence, 0, None, 2.0)
+    assert client.step_done(32, 1.0, 3.0) is Next.WAIT  # two are kept, and the server that would say more is gone
+    assert client.server_back(2, 2) == ()
+    assert client.next(4.0) is Next.PUSH

@@ -194,7 +194,7 @@ def test_a_restart_forgets_what_was_not_saved_and_gets_it_again(tmp_path: Path) 
     assert again.back("a", 7, 5.0) is None  # another incarnation
     back = again.back("a", admission.incarnation, 5.0)
     assert back is not None
-    for push in client.server_back(back.seen) or ():
+    for push in client.server_back(back.seen, 0) or ():
         assert again.push(push, ones(worth[push.sequence]), 0.1, 9.0).status == "applied"
     assert torch.equal(again.weights.vector, ones(1110.0 / 2))  # half of it, also while the other is not back yet
     again.close()
