@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from benchmarks.picture import document
 from benchmarks.recovery.session import Outcome
 
 _LEFT, _TOP, _WIDTH, _HEIGHT = 50, 40, 560, 260
@@ -37,7 +38,7 @@ def timeline(outcomes: Mapping[str, Outcome], title: str) -> str:
     def y(r: float) -> float:
         return _TOP + _HEIGHT * (1 - (r - low) / max(1, high - low))
 
-    parts = [f'<text x="8" y="20" font-size="14">{title}</text>']
+    parts: list[str] = []
     step = 10 if end < 80 else 20
     for mark in range(0, int(end) + 1, step):
         place = f"{x(mark):.1f}"
@@ -56,8 +57,4 @@ def timeline(outcomes: Mapping[str, Outcome], title: str) -> str:
         parts.append(f'<polyline points="{path.strip()}" fill="none" stroke="{colour}" stroke-width="2"/>')
         parts.append(f'<text x="{_LEFT + 8}" y="{_TOP + 14 + 15 * number}" fill="{colour}">{name}</text>')
     parts.append(f'<text x="14" y="{_TOP + _HEIGHT / 2}" transform="rotate(-90 14 {_TOP + _HEIGHT / 2})">rounds</text>')
-    head = (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_LEFT + _WIDTH + 30} {_TOP + _HEIGHT + 30}" '
-        'font-family="sans-serif" font-size="11"><rect width="100%" height="100%" fill="white"/>'
-    )
-    return "\n".join([head, *parts, "</svg>", ""])
+    return document(_LEFT + _WIDTH + 30, _TOP + _HEIGHT + 30, title, parts)

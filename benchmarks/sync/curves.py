@@ -18,6 +18,7 @@ from typing import Any
 
 import click
 
+from benchmarks.picture import document
 from potluck.paramserver.policies import choose
 from potluck.simulate.problem import Problem
 from potluck.simulate.sync import Fleet, Simulation
@@ -98,12 +99,7 @@ def chart(found: Sequence[Curve]) -> str:
         left = _LEFT + number * (_WIDTH + _APART)
         parts += _panel(one, left, lambda s: _TOP + _HEIGHT * (1 - math.log(s / lowest) / math.log(highest / lowest)))
     width = _LEFT + len(found) * (_WIDTH + _APART)
-    head = (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {_TOP + _HEIGHT + 50}" font-family="sans-serif" '
-        'font-size="11"><rect width="100%" height="100%" fill="white"/>'
-        '<text x="8" y="20" font-size="14">Simulated seconds until the loss is at its target</text>'
-    )
-    return "\n".join([head, *parts, "</svg>", ""])
+    return document(width, _TOP + _HEIGHT + 50, "Simulated seconds until the loss is at its target", parts)
 
 
 def _panel(one: Curve, left: float, y: Callable[[float], float]) -> list[str]:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from html import escape
 from typing import Any
 
+from benchmarks.picture import document
 from benchmarks.throughput.cells import DDP, OURS
 from benchmarks.throughput.measure import Result
 
@@ -100,11 +101,5 @@ def chart(results: Sequence[Result]) -> str:
         y += _GAP
     right, bottom = _LEFT + _WIDTH, y - _GAP + 8
     line = f'<line x1="{right}" x2="{right}" y1="{_TOP - 8}" y2="{bottom}" stroke="#888" stroke-dasharray="4 3"/>'
-    head = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_LEFT + _WIDTH + 160} {y}" font-family="sans-serif" '
-        'font-size="11">',
-        '<rect width="100%" height="100%" fill="white"/>',
-        '<text x="8" y="20" font-size="14">Samples per second, as a share of what the devices reach without each other'
-        " (dashed line)</text>",
-    ]
-    return "\n".join([*head, line, *parts, "</svg>", ""])
+    title = "Samples per second, as a share of what the devices reach without each other (dashed line)"
+    return document(_LEFT + _WIDTH + 160, y, title, [line, *parts])

@@ -17,6 +17,7 @@ from typing import Any
 
 import click
 
+from benchmarks.picture import document
 from benchmarks.testbed import Testbed, TestbedMissing, check_machine, ended_by_signals
 from benchmarks.throughput.cells import OURS, Cell
 from benchmarks.throughput.measure import OURS_TIMEOUT_S, Yardstick, say
@@ -80,12 +81,8 @@ def chart(panels: Mapping[str, Mapping[int, float]]) -> str:
             parts.append(f'<text x="{x:.1f}" y="{_TOP + _HEIGHT + 16}" text-anchor="middle">{count}</text>')
         parts.append(f'<text x="{left + _WIDTH / 2}" y="{_TOP + _HEIGHT + 36}" text-anchor="middle">{title}</text>')
     width = _LEFT + len(panels) * (_WIDTH + _APART)
-    head = (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {_TOP + _HEIGHT + 50}" font-family="sans-serif" '
-        'font-size="11"><rect width="100%" height="100%" fill="white"/>'
-        '<text x="8" y="20" font-size="14">Efficiency: samples per second over those of plain trainers</text>'
-    )
-    return "\n".join([head, *parts, "</svg>", ""])
+    title = "Efficiency: samples per second over those of plain trainers"
+    return document(width, _TOP + _HEIGHT + 50, title, parts)
 
 
 @click.command()
