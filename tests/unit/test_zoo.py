@@ -24,12 +24,7 @@ class Training(nn.Module):
         return self.loss(call(self.model, inputs), labels)
 
 
-@pytest.fixture(autouse=True)
-def _one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def _rows(inputs: Inputs, start: int, stop: int) -> Inputs:

@@ -14,15 +14,10 @@ CPU = torch.device("cpu")
 X = Tensor(shape=("b", 32, 4, 4), dtype="float32", batch_axis=0)
 BACKEND = torch._C._ConvBackend  # type: ignore[attr-defined]
 
-pytestmark = pytest.mark.skipif(platform.machine() not in ("x86_64", "AMD64"), reason="only done on x86")
-
-
-@pytest.fixture(autouse=True)
-def one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = [
+    pytest.mark.skipif(platform.machine() not in ("x86_64", "AMD64"), reason="only done on x86"),
+    pytest.mark.usefixtures("one_thread"),
+]
 
 
 def convolution(*more, points=1, groups=32):
