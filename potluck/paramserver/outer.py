@@ -10,7 +10,7 @@ def outer_factors(momentum: float, workers: int) -> tuple[float, float]:
 
     Momentum is that of a round, in which each worker pushes once. Pushes that others have overtaken act like momentum
     by themselves, the more workers the more; so with more than a few of them less is added to it. All that a change
-    moves the weights by, now and later, is 1 / (1 - momentum) times the change.
+    moves the weights by, now and later, is 1 / (1 - what is added) times the change.
     """
     added = momentum * min(1.0, (_FEW - 1) / (workers - 1)) if workers > 1 else 0.0
     kept = added ** (1.0 / workers) if added else 0.0
