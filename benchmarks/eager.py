@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 
 from benchmarks.case import Case
@@ -38,7 +40,8 @@ def eager_difference(case: Case, prepared: PreparedJob) -> tuple[str, ...]:
     blocks = prepared.built.programs.train.block_count
     alone = Stage(blocks=(0, blocks), group=(Member(device="one", share=4),))
     plan = Plan(micro_batch_size=job.micro_batch, micro_batches=4, stages=(alone,))
-    reference, _ = run_uncut(prepared, plan, lanes=False)
+    plain = replace(prepared.built, programs=prepared.built.programs.with_kernels("torch"))
+    reference, _ = run_uncut(replace(prepared, built=plain), plan, lanes=False)
     held = reference.stage.state()
     expected = model.state_dict()
     got = {**held.parameters, **held.buffers}

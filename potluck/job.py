@@ -77,6 +77,7 @@ class Job:
     keep: int = 3  # checkpoints, besides the best one
     pad: Pad | None = None
     batchnorm: Literal["refuse", "local"] = "refuse"  # "local": a stage with BatchNorm may be split by samples
+    kernels: Literal["quick", "torch"] = "quick"  # "torch": those that the plain module takes, with its last bits
 
     def __post_init__(self) -> None:
         _check_model(self.model)
@@ -329,6 +330,8 @@ def _check_choices(job: Job) -> None:
         raise InputError(f"job: loss_weight {job.loss_weight!r}; give 'samples', 'tokens' or a function of the labels")
     if job.batchnorm not in ("refuse", "local"):
         raise InputError(f"job: batchnorm {job.batchnorm!r}; give 'refuse' or 'local'")
+    if job.kernels not in ("quick", "torch"):
+        raise InputError(f"job: kernels {job.kernels!r}; give 'quick' or 'torch'")
     if job.pad is not None and not isinstance(job.pad, Pad):
         raise InputError(f"job: pad is a {type(job.pad).__name__}; give potluck.Pad(length=128)")
     if job.init is not None:

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import torch
 
 from potluck.errors import InputError
-from potluck.model.kernels import quicker
+from potluck.model.kernels import order, quicker
 from potluck.model.late_weights import can_wait, owing
 from potluck.model.operators import OURS, allowed
 from potluck.model.our_operators import Context, our_function, torch_constant
@@ -31,6 +31,9 @@ __all__ = ["Code", "Context", "Registers", "look_up", "torch_constant"]
 
 Registers = list[Any]
 
+# The same without a copy where there needs to be none; a model's own code never saw memory orders that we choose.
+_IN_ANY_ORDER = {"aten.view.default": "aten.reshape.default", "aten._unsafe_view.default": "aten.reshape.default"}
+
 
 class _Slot(NamedTuple):
     """A place in an argument that a register fills."""
@@ -42,6 +45,7 @@ class _Instruction(NamedTuple):
     function: Callable[..., Any]
     ours: bool
     owing: Callable[..., Any] | None  # the same, with its weight gradients left owed
+    order: torch.memory_format | None  # of the first argument in memory; then the result has its channels last
     arguments: list[Any]
     fills: tuple[tuple[int, int], ...]  # position, value
     nested: tuple[tuple[int, list[Any]], ...]  # position, list with slots
@@ -60,7 +64,7 @@ class Code:
         self._nodes = [program.nodes[p] for p in positions]
         self._can_wait = {id(program.nodes[p]) for p in can_wait(program, positions)}
         self._values = program.values
-        self._device = device
+        self._device, self._quick = device, program.kernels == "quick"
         self._keep = set(keep)
         self._bound: dict[int, list[_Instruction]] = {}
         self.size = max(program.values, default=-1) + 1
@@ -81,6 +85,8 @@ class Code:
             keywords = ins.keywords
             if ins.keyword_fills:
                 keywords = {**keywords, **{k: _filled(a, registers) for k, a in ins.keyword_fills}}
+            if ins.order is not None:
+                arguments[0] = arguments[0].contiguous(memory_format=ins.order)
             if ins.ours:
                 arguments.insert(0, context)
             if ins.owing is not None and context.owed is not None:
@@ -90,6 +96,8 @@ class Code:
                     result = ins.function(*arguments, **keywords)
             else:
                 result = ins.function(*arguments, **keywords)
+            if ins.order is not None:
+                result = result.contiguous(memory_format=torch.channels_last)
             if ins.several:
                 for output, part in zip(ins.outputs, result, strict=False):
                     if output >= 0:
@@ -120,13 +128,16 @@ class Code:
 
     def _instruction(self, node: Node, rows: int, frees: tuple[int, ...]) -> _Instruction:
         ours = node.op in OURS
-        arguments = quicker(node, [self._argument(a, rows) for a in node.args], self._values, rows, self._device)
+        arguments = [self._argument(a, rows) for a in node.args]
+        if self._quick:
+            arguments = quicker(node, arguments, self._values, rows, self._device)
         keywords = {k: self._argument(a, rows) for k, a in node.kwargs.items()}
         function = our_function(node, self._values) if ours else look_up(node.op)
         return _Instruction(
             function=function,
             ours=ours,
             owing=owing(node.op, function) if id(node) in self._can_wait else None,
+            order=order(node, self._values, rows, self._device) if self._quick else None,
             arguments=arguments,
             fills=tuple((i, a.value) for i, a in enumerate(arguments) if isinstance(a, _Slot)),
             nested=tuple((i, arguments[i]) for i, a in enumerate(node.args) if isinstance(a, Items) and refs(a)),
@@ -168,7 +179,7 @@ def look_up(op: str) -> Callable[..., Any]:
     """The torch operator of a name on the list; refuses every other name, and any that changes an argument."""
     if not allowed(op) or op in OURS:
         raise InputError(f"program: operator {op} is not on the list of tensor operators; refused")
-    _, name, overload = op.split(".")
+    _, name, overload = _IN_ANY_ORDER.get(op, op).split(".")
     found = getattr(getattr(torch.ops.aten, name, None), overload, None)
     if found is None:
         raise InputError(f"program: this device's torch {torch.__version__} has no operator {op}; update torch here")

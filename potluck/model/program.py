@@ -23,6 +23,8 @@ ITEM_BYTES = {
     "float8_e5m2": 1,
 }  # fmt: skip
 
+Kernels = Literal["quick", "torch"]  # those that are fast for the same function, or those that the plain module takes
+
 # A size is an integer, or an expression of the batch size "b": ["mul", 36, "b"].
 SizeTree = int | float | str | list[Any]
 
@@ -126,6 +128,7 @@ class Program(Value, frozen=True, kw_only=True):
     boundaries: tuple[int, ...] = ()  # node positions at which blocks begin, without 0; block i is [b[i-1], b[i])
     coupled: tuple[int, ...] = ()  # nodes in which samples meet
     separable_loss: bool = True
+    kernels: Kernels = "quick"
 
     def block_range(self, start: int, stop: int) -> tuple[int, int]:
         """Node positions of blocks [start, stop)."""
@@ -146,6 +149,11 @@ class ProgramPair(Value, frozen=True, kw_only=True):
     aliases: dict[str, str] = {}  # second names of tied parameters and buffers → the name in the programs
     torch_version: str = ""
     format: Literal[1] = FORMAT
+
+    def with_kernels(self, kernels: Kernels) -> ProgramPair:
+        """The same programs, run with quick kernels or with torch's own."""
+        train, evaluation = (msgspec.structs.replace(p, kernels=kernels) for p in (self.train, self.eval))
+        return msgspec.structs.replace(self, train=train, eval=evaluation)
 
     def digest(self) -> str:
         """What tells these programs from others, on every device."""

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 _DROPOUTS = ("dropout", "dropout_", "feature_dropout", "feature_dropout_", "native_dropout")
 _SCATTER = {"aten.select.int": "aten.select_scatter.default", "aten.slice.Tensor": "aten.slice_scatter.default"}
+_CONVOLUTIONS = ("conv1d", "conv2d", "conv3d")
 _RECURRENT = ("lstm", "gru", "rnn_tanh", "rnn_relu")
 
 
@@ -52,6 +53,8 @@ def rewrite_call(writer: Writer, node: fx.Node, name: str) -> None:
         )
     elif base in ("squeeze", "squeeze_"):
         _squeeze(writer, node)
+    elif base in _CONVOLUTIONS and name.endswith(".padding"):
+        _padded_by_name(writer, node, name)
     elif is_in_place(node.target):
         _in_place(writer, node)
     else:
@@ -71,6 +74,22 @@ def _plain(writer: Writer, node: fx.Node, name: str) -> None:
     args = tuple(writer.argument(a) for a in node.args)
     kwargs = {k: writer.argument(a) for k, a in node.kwargs.items()}
     writer.env[node] = writer.emit(node, name, args, kwargs, node.meta["val"])
+    writer.aliases.add(node, aliased_arguments(node))
+
+
+def _padded_by_name(writer: Writer, node: fx.Node, name: str) -> None:
+    """A convolution padded "same" or "valid" → by numbers, as torch does it; by name where both sides differ."""
+    points, given = _given(node, "weight").meta["val"].shape[2:], _given(node, "dilation")
+    spaces = ([given] if isinstance(given, int) else list(given)) * len(points)
+    same = _given(node, "padding") == "same"
+    wide = [space * (size - 1) if same else 0 for space, size in zip(spaces, points, strict=False)]
+    if any(more % 2 for more in wide):
+        _plain(writer, node, name)
+        return
+    first = [_given(node, key) for key in ("input", "weight", "bias", "stride")]
+    args = (*first, [more // 2 for more in wide], given, _given(node, "groups"))
+    written = tuple(writer.argument(a) for a in args)
+    writer.env[node] = writer.emit(node, name.replace(".padding", ".default"), written, {}, node.meta["val"])
     writer.aliases.add(node, aliased_arguments(node))
 
 

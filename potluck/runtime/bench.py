@@ -11,7 +11,8 @@ import torch
 
 from potluck.model.carve import Carver, Piece
 from potluck.model.interpret import torch_constant
-from potluck.model.program import Program, ProgramPair, Tensor, shape_of
+from potluck.model.kernels import channels_last
+from potluck.model.program import Program, ProgramPair, shape_of
 from potluck.optimizers import Optimizer
 from potluck.profile.live_bytes import meter, storage_bytes
 from potluck.runtime.pace import Pace
@@ -199,23 +200,29 @@ def _pass_on(piece: Piece, rig: Rig) -> Piece:
 
 def random_inputs(rig: Rig, piece: Piece, rows: int) -> tuple[dict[int, torch.Tensor], dict[int, torch.Tensor]]:
     """Feeds and received values of a piece, for so many rows."""
-    values = rig.programs.train.values
     names = {s.id: s.name for s in rig.programs.train.sources if s.kind == "input"}
     feeds = {}
     for value in piece.feeds:
         sample = rig.samples[names[value]]
         feeds[value] = sample[torch.arange(rows) % len(sample)].to(rig.device)
-    return feeds, {v: _random_value(rig, values[v], rows) for v in piece.receives}
+    return feeds, _random_values(rig, piece.receives, rows)
 
 
 def random_gradients(rig: Rig, piece: Piece, rows: int) -> dict[int, torch.Tensor]:
     """Gradients of what a piece sends."""
     values = rig.programs.train.values
-    return {v: _random_value(rig, values[v], rows) for v in piece.sends if values[v].requires_grad}
+    return _random_values(rig, [v for v in piece.sends if values[v].requires_grad], rows)
 
 
-def _random_value(rig: Rig, known: Tensor, rows: int) -> torch.Tensor:
-    return _random(shape_of(known, rows), torch_constant("dtype", known.dtype)).to(rig.device)
+def _random_values(rig: Rig, values: Sequence[int], rows: int) -> dict[int, torch.Tensor]:
+    """In the memory order that they will have: the time of most kernels depends on it."""
+    program, last = rig.programs.train, channels_last(rig.programs.train, rig.device)
+    made = {}
+    for value in values:
+        known = program.values[value]
+        tensor = _random(shape_of(known, rows), torch_constant("dtype", known.dtype)).to(rig.device)
+        made[value] = tensor.contiguous(memory_format=torch.channels_last) if value in last else tensor
+    return made
 
 
 def random_weights(program: Program, names: Sequence[str]) -> dict[str, torch.Tensor]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -34,6 +34,7 @@ def prepare_job(job: Job) -> PreparedJob:
     first = first_samples(job, PROBE_ROWS)
     check_fit(module, job, first.feeds)
     built = build(module, job.loss, first.feeds, first.weights, hand_cut=hand_cut, eval_reduce=job.reduce)
+    built = replace(built, programs=built.programs.with_kernels(job.kernels))
     optimizer = resolve(job.optimizer, module)
     digest = tensor_digest({**first.feeds, "weights": first.weights})
     return PreparedJob(job, built, facts_of(built.programs, slots(optimizer)), optimizer, digest)

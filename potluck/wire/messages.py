@@ -7,7 +7,7 @@ import msgspec
 from potluck.optimizers import Optimizer
 from potluck.types import CopyLine, DeviceProfile, DeviceSpec, Held, Move, Pace, Plan, Timing
 
-PROTOCOL = 7
+PROTOCOL = 8
 PROOF_VARIABLE = "_POTLUCK_PROOF"  # of the environment of a device that the coordinator starts itself; not a setting
 
 

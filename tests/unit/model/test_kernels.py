@@ -1,4 +1,4 @@
-"""A convolution of single points goes to oneDNN however few its rows are, and gives the same numbers."""
+"""Convolutions take the fast one of several kernels for the same function."""
 
 from __future__ import annotations
 
@@ -6,9 +6,14 @@ import platform
 
 import pytest
 import torch
+from torch import nn
 
-from potluck.model.kernels import quicker
+from potluck.model.build import build
+from potluck.model.interpret import Code, Context
+from potluck.model.kernels import channels_last, order, quicker
 from potluck.model.program import Items, Node, Ref, Tensor
+from potluck.model.randomness import Draw
+from tests.unit.model.pipeline import Pipeline, uncut, uncut_tensors
 
 CPU = torch.device("cpu")
 X = Tensor(shape=("b", 32, 4, 4), dtype="float32", batch_axis=0)
@@ -82,3 +87,88 @@ def test_double_precision_stays_as_it_is():
     values[0] = Tensor(shape=X.shape, dtype="float64", batch_axis=0)
     given = [0, 0]
     assert quicker(node, given, values, 10, CPU) is given
+
+
+@pytest.mark.parametrize(
+    ("channels", "points", "side", "rows", "expected"),
+    [
+        (64, 1, 4, 16, torch.channels_last),
+        (64, 3, 8, 16, torch.channels_last),
+        (512, 3, 2, 16, torch.contiguous_format),  # more than 200 weights for every point
+        (512, 3, 32, 16, torch.channels_last),
+        (2048, 1, 2, 16, torch.contiguous_format),  # more than 4,000
+    ],
+)
+def test_channels_come_last_unless_weights_are_many(channels, points, side, rows, expected):
+    image = Tensor(shape=("b", channels, side, side), dtype="float32", batch_axis=0)
+    values = {0: image, 1: Tensor(shape=(channels, channels, points, points), dtype="float32"), 2: image}
+    node = Node(op="aten.conv2d.default", args=(Ref(0), Ref(1)), outputs=(2,))
+    assert order(node, values, rows, CPU) == expected
+    assert order(node, values, rows, torch.device("meta")) is None
+    values[0] = Tensor(shape=image.shape, dtype="float64", batch_axis=0)
+    assert order(node, values, rows, CPU) is None
+
+
+class Wide(nn.Module):
+    """Both kinds of convolutions, and a view of what they give that wants the usual order."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.many = nn.Conv2d(48, 64, 3, padding="same")
+        self.norm = nn.BatchNorm2d(64)
+        self.few = nn.Conv2d(64, 64, 3, padding=1, groups=64)
+        self.last = nn.Linear(64 * 4, 4)
+
+    def forward(self, x):
+        y = self.few(torch.relu(self.norm(self.many(x.view(-1, 48, 2, 2)))))
+        return self.last(y.view(x.shape[0], -1))
+
+
+@pytest.fixture(scope="module")
+def wide():
+    """Samples of a model and its programs."""
+    feeds = {"input": torch.randn(20, 48 * 4), "label": torch.randint(4, (20,))}
+    return feeds, build(Wide(), nn.functional.cross_entropy, feeds, torch.ones(20))
+
+
+def test_a_model_with_quick_kernels_trains_as_with_its_own(wide):
+    feeds, built = wide
+    found = []
+    for kernels in ("quick", "torch"):
+        run = uncut(built.programs.with_kernels(kernels), {n: t.clone() for n, t in built.state.items()})
+        assert run.round(0, [(feeds, torch.ones(20, dtype=torch.float64))]).kind == "commit"
+        found.append(uncut_tensors(run))
+    quick, plain = found
+    assert any(not torch.equal(quick[n], plain[n]) for n in plain), "the kernels are the same"
+    for name, tensor in plain.items():
+        torch.testing.assert_close(quick[name], tensor, rtol=1e-4, atol=1e-6, msg=name)
+
+
+def test_what_is_said_to_have_its_channels_last_has_them(wide):
+    feeds, built = wide
+    program = built.programs.train
+    registers = [None] * len(program.values)
+    for source in program.sources:
+        registers[source.id] = feeds[source.name] if source.kind == "input" else built.state[source.name]
+    Code(program, range(len(program.nodes)), program.values, CPU).run(registers, Context(20, Draw(0, 0, 0, 0), CPU))
+    made = {v for node in program.nodes for v in node.outputs if v >= 0 and len(program.values[v].shape) == 4}
+    last = {v for v in made if registers[v].is_contiguous(memory_format=torch.channels_last)}
+    assert channels_last(program, CPU) == last
+    assert len(last) == 4  # what comes of both convolutions, the norm and the kink; not the images
+    assert channels_last(built.programs.with_kernels("torch").train, CPU) == frozenset()
+
+
+@pytest.mark.parametrize(("size", "written"), [(3, "aten.conv2d.default"), (4, "aten.conv2d.padding")])
+@pytest.mark.parametrize("padding", ["same", "valid"])
+def test_padding_by_name_is_written_in_numbers_where_both_sides_are_alike(size, written, padding):
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(3, 4, size, padding=padding, dilation=2 if size == 3 else 1), nn.Flatten())
+    feeds = {"input": torch.randn(4, 3, 9, 9)}
+    feeds["label"] = torch.randn_like(model(feeds["input"]))
+    built = build(model, nn.functional.mse_loss, feeds, torch.ones(4))
+    (node,) = (n for n in built.programs.eval.nodes if n.op.startswith("aten.conv"))
+    assert node.op == ("aten.conv2d.default" if padding == "valid" else written)
+    cut = Pipeline(built.programs.with_kernels("torch"), built.state, [(0, built.programs.eval.block_count)])
+    with torch.no_grad():
+        assert torch.equal(cut.evaluate(feeds)[0], model(feeds["input"]))

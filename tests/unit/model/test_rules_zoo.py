@@ -36,14 +36,14 @@ def trained_uncut(zoo):
     """What the uncut program has after two rounds."""
     done = {}
 
-    def get(case):
-        if case.name not in done:
+    def get(case, kernels="quick"):
+        if (case.name, kernels) not in done:
             built = zoo(case.name)
-            run = uncut(built.programs, built.state)
+            run = uncut(built.programs.with_kernels(kernels), built.state)
             for number, batches in enumerate(two_rounds(case)):
                 assert run.round(number, batches).kind == "commit"
-            done[case.name] = uncut_tensors(run)
-        return done[case.name]
+            done[case.name, kernels] = uncut_tensors(run)
+        return done[case.name, kernels]
 
     return get
 
@@ -104,7 +104,7 @@ def test_the_uncut_program_trains_with_the_bits_of_the_module(case, zoo, trained
             loss.backward(torch.full_like(loss, float(weights.sum()) / total))
         optimizer.step()
         optimizer.zero_grad()
-    expected = trained_uncut(case)
+    expected = trained_uncut(case, kernels="torch")
     aliases = zoo(case.name).programs.aliases
     for name, tensor in model.state_dict().items():
         assert torch.equal(expected[aliases.get(name, name)], tensor), name
@@ -129,9 +129,12 @@ def test_a_cut_evaluation_gives_the_outputs_of_the_module(case, zoo):
     with torch.no_grad():
         expected = call(model, inputs)
     for stages in (1, 3):
-        cut = Pipeline(built.programs, built.state, even_cuts(built.programs.train.block_count, stages))
-        (found,) = cut.evaluate({**feeds_of(case, 3, 9), "label": labels})
+        cuts = even_cuts(built.programs.train.block_count, stages)
+        feeds = {**feeds_of(case, 3, 9), "label": labels}
+        (found,) = Pipeline(built.programs.with_kernels("torch"), built.state, cuts).evaluate(feeds)
         assert torch.equal(found, expected)
+        (quick,) = Pipeline(built.programs, built.state, cuts).evaluate(feeds)
+        torch.testing.assert_close(quick, expected, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("case", CASES)
