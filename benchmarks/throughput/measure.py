@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from benchmarks.testbed import Testbed
 from benchmarks.testbed.topology import topology
 from benchmarks.throughput.cells import DDP, OURS, Bench, Cell
-from benchmarks.throughput.others import Ideal, best_micro_batch, peer
+from benchmarks.throughput.others import Ideal, lone, peer
 from benchmarks.throughput.session import Ours
 from potluck.fleet_file import read_fleet
 
@@ -59,6 +59,7 @@ class Result:
     plans: dict[str, dict[str, Any]] = field(default_factory=dict)
     peak_memory: dict[str, int] = field(default_factory=dict)
     oom_kills: int = 0
+    channels_last_gain: float = 1.0  # of a plain trainer that gets its images in that order, as our devices do
 
     def add(self, system: str, rate: Rate | None, error: str | None) -> None:
         """Keeps one measurement."""
@@ -117,7 +118,10 @@ def _alike(cells: Iterable[Cell]) -> Iterator[list[Cell]]:
 
 def _measure(bench: Bench, cells: list[Cell], results: dict[Cell, Result], logs: Path) -> None:
     with Testbed(cells[0].fleet_file) as bed:
-        micro_batch = best_micro_batch(cells[0])
+        usual, quick = lone(cells[0]), lone(cells[0], "--channels-last")
+        micro_batch = usual.micro_batch
+        for cell in cells:
+            results[cell].channels_last_gain = quick.samples_per_s / usual.samples_per_s
         with Ideal(bed, cells[0], micro_batch) as ideal:
             yardstick = Yardstick(ideal)
             for cell in cells:

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import psutil
 
@@ -100,13 +101,21 @@ class Ideal:
         return sum(float(json.loads(path.read_text())["samples_per_s"]) for path in outcomes)
 
 
-def best_micro_batch(cell: Cell) -> int:
-    """The micro-batch at which a plain trainer is fastest, on a whole core: all devices have the same kind of core."""
+class Lone(NamedTuple):
+    """A plain trainer on a whole core: all devices have the same kind of core."""
+
+    micro_batch: int  # at which it is fastest
+    samples_per_s: float
+
+
+def lone(cell: Cell, *more: str) -> Lone:
+    """What a plain trainer reaches, told so many options more."""
     sizes = ",".join(str(size) for size in SIZES if cell.batch % size == 0)
-    program = ["benchmarks.peers.single", "--model", cell.model, "--batch", str(cell.batch), "--seconds", "1"]
+    program = ["benchmarks.peers.single", "--model", cell.model, "--batch", str(cell.batch), "--seconds", "1", *more]
     command = [sys.executable, "-W", "ignore", "-m", *program, "--micro-batches", sizes]
     done = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=TIMEOUT_S, check=True)
-    return int(json.loads(done.stdout.splitlines()[-1])["micro_batch"])
+    found = json.loads(done.stdout.splitlines()[-1])
+    return Lone(int(found["micro_batch"]), float(found["samples_per_s"]))
 
 
 def _train(

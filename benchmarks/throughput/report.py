@@ -25,6 +25,7 @@ def figures(results: Sequence[Result]) -> dict[str, Any]:
         "errors": _by_cell(results, lambda r: r.errors),
         "ideal": _by_cell(results, lambda r: r.ideal_rate),
         "efficiency": _by_cell(results, lambda r: r.part(OURS)),
+        "channels_last_gain": _by_cell(results, lambda r: r.channels_last_gain),
         "best_peer_ratio": _by_cell(results, lambda r: _ratio(r.rate(OURS), _best_other(r))),
         "ddp_ratio": _by_cell(results, lambda r: _ratio(r.rate(OURS), r.rate(DDP))),
         "predict_error": _by_cell(results, _prediction_errors),
@@ -84,6 +85,7 @@ def chart(results: Sequence[Result]) -> str:
     """Bars as an SVG document: each system's share of the ideal, cell by cell."""
     systems = list(dict.fromkeys(s for r in results for s in r.rates))
     systems.sort(key=lambda s: s != OURS)
+    ideal = _WIDTH / max([1.0, *(part for r in results for s in systems if (part := r.part(s)) is not None)])
     parts, y = [], _TOP
     for r in results:
         known = [s for s in systems if r.rate(s) is not None]
@@ -92,14 +94,14 @@ def chart(results: Sequence[Result]) -> str:
         )
         for system in known:
             rate = r.rate(system) or 0.0
-            width = max(1.0, min(1.0, rate / r.ideal_rate) * _WIDTH)
+            width = max(1.0, rate / r.ideal_rate * ideal)
             colour = COLOURS[systems.index(system) % len(COLOURS)]
             parts.append(f'<rect x="{_LEFT}" y="{y}" width="{width:.1f}" height="{_BAR - 2}" fill="{colour}"/>')
             weight = ' font-weight="bold"' if system == OURS else ""
             parts.append(f'<text x="{_LEFT + width + 5:.1f}" y="{y + 10}"{weight}>{escape(system)} {rate:.1f}</text>')
             y += _BAR
         y += _GAP
-    right, bottom = _LEFT + _WIDTH, y - _GAP + 8
-    line = f'<line x1="{right}" x2="{right}" y1="{_TOP - 8}" y2="{bottom}" stroke="#888" stroke-dasharray="4 3"/>'
+    right, bottom = _LEFT + ideal, y - _GAP + 8
+    line = f'<line x1="{right:.1f}" x2="{right:.1f}" y1="{_TOP - 8}" y2="{bottom}" stroke="#888" stroke-dasharray="4 3"/>'
     title = "Samples per second, as a share of what the devices reach without each other (dashed line)"
     return document(_LEFT + _WIDTH + 160, y, title, [line, *parts])

@@ -28,7 +28,6 @@ _REARRANGING = (
     "aten.permute.default", "aten.transpose.int", "aten.view.default", "aten._unsafe_view.default",
     "aten.reshape.default", "aten.matmul.default",
 )  # fmt: skip
-)
 
 
 def quicker(
