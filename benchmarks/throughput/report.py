@@ -101,7 +101,7 @@ def chart(results: Sequence[Result]) -> str:
             parts.append(f'<text x="{_LEFT + width + 5:.1f}" y="{y + 10}"{weight}>{escape(system)} {rate:.1f}</text>')
             y += _BAR
         y += _GAP
-    right, bottom = _LEFT + ideal, y - _GAP + 8
-    line = f'<line x1="{right:.1f}" x2="{right:.1f}" y1="{_TOP - 8}" y2="{bottom}" stroke="#888" stroke-dasharray="4 3"/>'
+    right, bottom = round(_LEFT + ideal, 1), y - _GAP + 8
+    line = f'<line x1="{right}" x2="{right}" y1="{_TOP - 8}" y2="{bottom}" stroke="#888" stroke-dasharray="4 3"/>'
     title = "Samples per second, as a share of what the devices reach without each other (dashed line)"
     return document(_LEFT + _WIDTH + 160, y, title, [line, *parts])
