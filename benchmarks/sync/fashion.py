@@ -1,4 +1,4 @@
-"""Fashion-MNIST from where Debian puts it, cut into shards that workers own, and a small network for it."""
+"""Fashion-MNIST from where Debian puts it, and a small network for it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ import torch
 from torch import nn
 
 FOLDER = Path("/usr/share/datasets/fashion-mnist")
-BATCH = 32
 EVALUATED = 1000  # of the test images: judging takes time from the same machine
 Array = npt.NDArray[Any]
 
@@ -41,24 +40,11 @@ def images(part: str, count: int | None = None, folder: Path = FOLDER) -> tuple[
     return shaped[:count], labels[8:].astype(np.int64)[:count]
 
 
-def shards(labels: Array, workers: int, dirichlet: float | None, seed: int) -> list[Array]:
-    """Sample numbers of each worker: equal random parts, or of each label parts by a Dirichlet distribution."""
-    chance = np.random.default_rng(seed)
-    if dirichlet is None:
-        return np.array_split(chance.permutation(len(labels)), workers)
-    found: list[list[Array]] = [[] for _ in range(workers)]
-    for label in np.unique(labels):
-        members = chance.permutation(np.flatnonzero(labels == label))
-        cuts = (np.cumsum(chance.dirichlet([dirichlet] * workers))[:-1] * len(members)).astype(int)
-        for mine, part in zip(found, np.split(members, cuts), strict=True):
-            mine.append(part)
-    return [chance.permutation(np.concatenate(parts)) for parts in found]
+def training(count: int) -> tuple[Array, Array]:
+    """So many to train on."""
+    return images("train", count)
 
 
-def write_shards(folder: Path, names: tuple[str, ...], samples: int, dirichlet: float | None, seed: int) -> None:
-    """NAME.npz for every worker, and test.npz to judge by."""
-    inputs, labels = images("train", samples)
-    for name, part in zip(names, shards(labels, len(names), dirichlet, seed), strict=True):
-        np.savez(folder / f"{name}.npz", input=inputs[part], label=labels[part])
-    test, test_labels = images("t10k", EVALUATED)
-    np.savez(folder / "test.npz", input=test, label=test_labels)
+def held_out() -> tuple[Array, Array]:
+    """Others, to judge by."""
+    return images("t10k", EVALUATED)

@@ -17,9 +17,8 @@ from typing import Any
 import flwr  # type: ignore[import-not-found, unused-ignore]
 import numpy as np
 import torch
-from torch.nn import functional
 
-from benchmarks.sync.fashion import BATCH, make_model
+from benchmarks.sync.workload import BATCH, NAME, WORKLOADS, Workload
 
 Arrays = list[Any]
 
@@ -35,17 +34,17 @@ def load(model: torch.nn.Module, weights: Arrays) -> None:
     model.load_state_dict({n: torch.from_numpy(np.copy(w)) for n, w in zip(names, weights, strict=True)})
 
 
-def serve(address: str, clients: int, test: Path, seed: int, most_s: float, target: float) -> None:
+def serve(work: Workload, address: str, clients: int, test: Path, seed: int, most_s: float, target: float) -> None:
     """Says the held-out loss after every round, until it is low enough."""
     held_out = np.load(test)
     inputs, labels = torch.from_numpy(held_out["input"]), torch.from_numpy(held_out["label"])
-    model, began = make_model(seed), 0.0
+    model, began = work.make_model(seed), 0.0
 
     def evaluate(round: int, weights: Arrays, config: dict[str, Any]) -> tuple[float, dict[str, Any]]:
         nonlocal began
         load(model, weights)
         with torch.no_grad():
-            loss = float(functional.cross_entropy(model(inputs), labels))
+            loss = float(work.loss(model(inputs), labels))
         now = time.monotonic()
         began = began or now
         print(json.dumps({"round": round, "at_s": now - began, "loss": loss}), flush=True)
@@ -65,10 +64,10 @@ def serve(address: str, clients: int, test: Path, seed: int, most_s: float, targ
 class Client(flwr.client.NumPyClient):  # type: ignore[misc, unused-ignore]
     """Trains some steps on its own samples in every round."""
 
-    def __init__(self, data: Path, steps: int, rate: float, seed: int) -> None:
-        owned = np.load(data)
+    def __init__(self, work: Workload, data: Path, steps: int, rate: float, seed: int) -> None:
+        self._work, owned = work, np.load(data)
         self._inputs, self._labels = torch.from_numpy(owned["input"]), torch.from_numpy(owned["label"])
-        self._steps, self._rate, self._model = steps, rate, make_model(seed)
+        self._steps, self._rate, self._model = steps, rate, work.make_model(seed)
         self._chance = torch.Generator().manual_seed(seed)
 
     def fit(self, parameters: Arrays, config: dict[str, Any]) -> tuple[Arrays, int, dict[str, Any]]:
@@ -78,7 +77,7 @@ class Client(flwr.client.NumPyClient):  # type: ignore[misc, unused-ignore]
         for _ in range(self._steps):
             part = torch.randint(len(self._labels), (BATCH,), generator=self._chance)
             optimizer.zero_grad()
-            functional.cross_entropy(self._model(self._inputs[part]), self._labels[part]).backward()
+            self._work.loss(self._model(self._inputs[part]), self._labels[part]).backward()
             optimizer.step()
         return weights_of(self._model), len(self._labels), {}
 
@@ -94,12 +93,14 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--most-s", type=float, default=120.0)
     parser.add_argument("--target", type=float, default=0.0)
+    parser.add_argument("--workload", choices=list(WORKLOADS), default=NAME)
     given = parser.parse_args()
     torch.set_num_threads(1)
+    work = WORKLOADS[given.workload]
     if given.clients:
-        serve(given.address, given.clients, given.data, given.seed, given.most_s, given.target)
+        serve(work, given.address, given.clients, given.data, given.seed, given.most_s, given.target)
     else:
-        client = Client(given.data, given.steps, given.rate, given.seed)
+        client = Client(work, given.data, given.steps, given.rate, given.seed)
         flwr.client.start_client(server_address=given.address, client=client.to_client(), insecure=True)
 
 

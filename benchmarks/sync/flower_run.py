@@ -8,7 +8,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks.sync.runs import START_S, Course
+from benchmarks.sync.runs import START_S, Course, Setting
 from benchmarks.testbed import Testbed
 from benchmarks.testbed.agents import environment
 from benchmarks.throughput.others import unhurried
@@ -18,14 +18,13 @@ PORT = 7118
 
 
 def flower_course(
-    bed: Testbed, python: Path, shards: Path, folder: Path, targets: Sequence[float], *, rate: float, seed: int,
-    most_s: float,
-) -> Course:  # fmt: skip
+    bed: Testbed, python: Path, shards: Path, folder: Path, targets: Sequence[float], setting: Setting, most_s: float
+) -> Course:
     """FedAvg until the last target is reached, or for so long; counted from when all clients are there."""
     folder.mkdir(parents=True)
     address, found = f"{bed.address(COORDINATOR)}:{PORT}", Course()
     command = [str(python), "-W", "ignore", "-m", "benchmarks.sync.flower", "--address", address]
-    shared = ["--rate", str(rate), "--seed", str(seed)]
+    shared = ["--rate", str(setting.rate), "--seed", str(setting.seed), "--workload", setting.workload]
     env = environment() | {"FLWR_TELEMETRY_ENABLED": "0", "PYTHONPATH": str(Path(__file__).parents[2])}
     with (folder / "flower.log").open("ab") as log:
         server = bed.start(

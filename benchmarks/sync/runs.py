@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 from benchmarks.testbed import Testbed, join_all
 from benchmarks.testbed.agents import environment, start_potluck
@@ -43,23 +44,32 @@ class Course:
     problem: str = ""
 
 
-def settings(test: Path, rate: float, seed: int) -> dict[str, str]:
-    """What the job reads from its environment."""
-    return {"SYNC_TEST": str(test), "SYNC_RATE": str(rate), "SYNC_SEED": str(seed), "SYNC_EVERY": str(EVERY)}
+class Setting(NamedTuple):
+    """What is trained, and how."""
+
+    workload: str
+    rate: float  # of learning
+    seed: int
+
+    def environment(self, test: Path) -> dict[str, str]:
+        """What the job reads from its environment."""
+        return {
+            "SYNC_WORKLOAD": self.workload, "SYNC_TEST": str(test), "SYNC_RATE": str(self.rate),
+            "SYNC_SEED": str(self.seed), "SYNC_EVERY": str(EVERY),
+        }  # fmt: skip
 
 
 def course(
-    bed: Testbed, policy: str, shards: Path, folder: Path, targets: Sequence[float], *, rate: float, seed: int,
-    most_s: float,
-) -> Course:  # fmt: skip
+    bed: Testbed, policy: str, shards: Path, folder: Path, targets: Sequence[float], setting: Setting, most_s: float
+) -> Course:
     """Trains until the last target is reached, or for so long."""
     found = Course()
     folder.mkdir(parents=True)
     verb = ["train", str(JOB), "--sync", policy, "--run-dir", str(folder / "run")]
     with (folder / "coordinator.log").open("ab") as log:
-        env = settings(shards / "test.npz", rate, seed) | {"COLUMNS": "100"}
+        env = setting.environment(shards / "test.npz") | {"COLUMNS": "100"}
         coordinator = start_potluck(bed, verb, stdout=log.fileno(), stderr=subprocess.STDOUT, env=env)
-    more = {device: ["--data", f"fashion={shards / device}.npz"] for device in bed.devices}
+    more = {device: ["--data", f"own={shards / device}.npz"] for device in bed.devices}
     try:
         with unhurried(bed):
             join_all(bed, logs=folder, more=more)
@@ -141,12 +151,12 @@ def _account(found: Course, run: Path, cores: Mapping[str, float]) -> None:
     found.lost, found.doubled = missing_and_repeated(entries(run / PUSHES))
 
 
-def lone_rates(bed: Testbed, shards: Path, seconds: float) -> dict[str, float]:
+def lone_rates(bed: Testbed, shards: Path, workload: str, seconds: float) -> dict[str, float]:
     """Samples a second of every device, while each trains by itself and all do so at once: they share a machine."""
     began = {}
     for device in bed.devices:
         command = [sys.executable, "-W", "ignore", "-m", "benchmarks.sync.alone"]
-        command += ["--data", f"{shards / device}.npz", "--seconds", str(seconds)]
+        command += ["--data", f"{shards / device}.npz", "--seconds", str(seconds), "--workload", workload]
         began[device] = bed.start(device, command, env=environment(), stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     with unhurried(bed):
         for process in began.values():
@@ -161,8 +171,8 @@ def lone_rates(bed: Testbed, shards: Path, seconds: float) -> dict[str, float]:
 class Lone:
     """What devices train by themselves, right before and after what it is compared with: machines have moods."""
 
-    def __init__(self, bed: Testbed, shards: Path) -> None:
-        self._bed, self._shards = bed, shards
+    def __init__(self, bed: Testbed, shards: Path, workload: str) -> None:
+        self._bed, self._shards, self._workload = bed, shards, workload
         self.rates: list[dict[str, float]] = []
         self.parts: dict[str, list[float]] = {}  # policy → of what they train by themselves, in each run
 
@@ -177,7 +187,7 @@ class Lone:
         self.parts.setdefault(policy, []).append(samples_per_s / lone)
 
     def _look(self) -> None:
-        self.rates.append(lone_rates(self._bed, self._shards, LONE_S))
+        self.rates.append(lone_rates(self._bed, self._shards, self._workload, LONE_S))
 
 
 def rate_of(found: Course) -> float:

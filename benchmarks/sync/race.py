@@ -1,0 +1,149 @@
+"""Every policy in turn on one testbed: when does it reach what one process reaches after 1, 2 and 4 epochs?"""
+
+from __future__ import annotations
+
+import statistics
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from benchmarks.sync.alone import losses_after
+from benchmarks.sync.flower_run import flower_course
+from benchmarks.sync.pairs import pairs_per_s
+from benchmarks.sync.runs import Course, Lone, Setting, course, rate_of
+from benchmarks.sync.workload import WORKLOADS, write_shards
+from benchmarks.testbed import Testbed
+from benchmarks.throughput.__main__ import machine
+from benchmarks.throughput.cells import FLEETS
+from benchmarks.throughput.measure import say
+
+POLICIES = ("bsp", "ssp", "local", "adacomm", "adsp", "ours")
+NOBODY_WAITS = ("adsp", "ours")
+FLOWER = "flower"
+EPOCHS = (1, 2, 4)
+Times = list[float | None]  # seconds to each target; None: never
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What to race."""
+
+    quick: bool
+    workload: str
+    fleet: str
+    policies: tuple[str, ...]
+    seeds: int
+    dirichlet: float | None
+    most_s: float
+    flower: Path | None  # a Python that has it
+
+
+def over(slow: Times, fast: Times, most_s: float) -> float | None:
+    """The median over targets of how much sooner; where the slow one never got there, at least as long as it had."""
+    ratios = [(s if s is not None else most_s) / f for s, f in zip(slow, fast, strict=True) if f]
+    return statistics.median(ratios) if ratios else None
+
+
+def best(seconds: dict[str, Times], names: Sequence[str]) -> Times:
+    """The soonest of some policies at each target."""
+    rows = [seconds[name] for name in names if name in seconds]
+    return [min((s for s in column if s is not None), default=None) for column in zip(*rows, strict=True)]
+
+
+class Race:
+    """A testbed with the shards of every worker, and what one process reaches."""
+
+    def __init__(self, bed: Testbed, folder: Path, asked: Asked) -> None:
+        self._bed, self._folder, self._asked = bed, folder, asked
+        self._work = WORKLOADS[asked.workload]
+        samples = self._work.quick if asked.quick else self._work.full
+        write_shards(self._work, folder, bed.devices, samples, asked.dirichlet, seed=0)
+        self._rates = self._work.rates[1:2] if asked.quick else self._work.rates
+        by_rate = [losses_after(self._work, EPOCHS, samples, rate, 0) for rate in self._rates]
+        self.targets = min(by_rate, key=lambda losses: losses[-1])
+        say(f"one process reaches {self.targets} after {EPOCHS} epochs")
+        self.lone = Lone(bed, folder, asked.workload)
+        self._chosen: dict[str, float] = {}  # learning rates
+
+    def courses(self) -> Iterator[tuple[str, Course]]:
+        """Every policy with every seed, policies in turn; learning rates are searched with the first seed alone."""
+        more = (FLOWER,) if self._asked.flower is not None else ()
+        for seed in range(self._asked.seeds):
+            for policy in (*self._asked.policies, *more):
+                yield policy, self._course(policy, seed)
+
+    def _course(self, policy: str, seed: int) -> Course:
+        rates = self._rates if seed == 0 else (self._chosen[policy],)
+        tried = {rate: self._with_rate(policy, seed, rate) for rate in rates}
+        rate = min(tried, key=lambda r: self._last(tried[r]))
+        self._chosen[policy] = rate
+        return tried[rate]
+
+    def _with_rate(self, policy: str, seed: int, rate: float) -> Course:
+        where, setting = self._folder / f"{policy}-{seed}-{rate}", Setting(self._asked.workload, rate, seed)
+        if policy in NOBODY_WAITS:
+            self.lone.before()
+        most_s, flower = self._asked.most_s, self._asked.flower
+        if policy == FLOWER and flower is not None:
+            one = flower_course(self._bed, flower, self._folder, where, self.targets, setting, most_s)
+        else:
+            one = course(self._bed, policy, self._folder, where, self.targets, setting, most_s)
+        if policy in NOBODY_WAITS:
+            self.lone.after(policy, rate_of(one))
+        say(
+            f"{policy} ({rate}): {one.reached_s} s, {one.pushes} pushes, {rate_of(one):.0f} samples/s, "
+            f"busy {one.busy:.2f} {one.problem}"
+        )
+        return one
+
+    def _last(self, one: Course) -> float:
+        last = one.reached_s[-1] if one.reached_s else None
+        return last if last is not None else self._asked.most_s + min((loss for _, loss in one.curve), default=1e9)
+
+
+def race(asked: Asked) -> dict[str, Any]:
+    """Everything that it comes to."""
+    torch.set_num_threads(1)
+    began, runs = time.monotonic(), dict[str, list[Course]]()
+    with tempfile.TemporaryDirectory() as name, Testbed(FLEETS / f"{asked.fleet}.toml") as bed:
+        it = Race(bed, Path(name), asked)
+        for policy, one in it.courses():
+            runs.setdefault(policy, []).append(one)
+    seconds = {policy: _medians([c.reached_s for c in courses]) for policy, courses in runs.items()}
+    mine = best(seconds, NOBODY_WAITS)
+    others = {
+        "local": best(seconds, ("local", "adacomm")), "bsp": seconds.get("bsp"), "flower": seconds.get(FLOWER)
+    }  # fmt: skip
+    ours = {policy: courses for policy, courses in runs.items() if policy != FLOWER}
+    served = pairs_per_s()
+    return {
+        "quick": asked.quick, "workload": asked.workload, "fleet": asked.fleet, "dirichlet": asked.dirichlet,
+        "targets": it.targets, "seconds": seconds, "most_s": asked.most_s,
+        "spread": {p: [[c.reached_s[i] for c in courses] for i in range(len(EPOCHS))] for p, courses in runs.items()},
+        "busy": {p: statistics.median(c.busy for c in courses) for p, courses in ours.items()},
+        "samples_per_s": {p: statistics.median(map(rate_of, courses)) for p, courses in ours.items()},
+        "lone_samples_per_s": it.lone.rates,
+        "rate_over_lone": max(map(statistics.median, it.lone.parts.values()), default=0.0),
+        "rates_over_lone": it.lone.parts,
+        **{f"best_over_{name}": over(slow, mine, asked.most_s) if slow else None for name, slow in others.items()},
+        "pushes": {p: [c.pushes for c in courses] for p, courses in runs.items()},
+        "pushes_lost": sum(c.lost for courses in runs.values() for c in courses),
+        "pushes_doubled": sum(c.doubled for courses in runs.values() for c in courses),
+        "server_pairs_per_s": served["pairs_per_s"], "server": served,
+        "problems": {p: [c.problem for c in courses if c.problem] for p, courses in runs.items()},
+        "curves": {p: courses[0].curve for p, courses in runs.items()},
+        "machine": machine(), "duration_s": time.monotonic() - began,
+    }  # fmt: skip
+
+
+def _medians(columns: list[Times]) -> Times:
+    found: Times = []
+    for column in zip(*columns, strict=True):
+        known = [s for s in column if s is not None]
+        found.append(statistics.median(known) if len(known) == len(column) else None)
+    return found

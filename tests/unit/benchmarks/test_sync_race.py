@@ -1,0 +1,71 @@
+"""What a race comes to, how samples are shared out, and its picture."""
+
+from __future__ import annotations
+
+import math
+import re
+
+import numpy as np
+import pytest
+import torch
+
+from benchmarks.sync import text
+from benchmarks.sync.chart import chart
+from benchmarks.sync.race import best, over
+from benchmarks.sync.workload import WORKLOADS, shards
+
+
+def test_how_much_sooner_is_the_median_and_at_least_the_time_there_was():
+    assert over([20.0, 60.0, None], [10.0, 20.0, 40.0], most_s=100.0) == 2.5
+    assert over([None, None, None], [10.0, None, None], most_s=80.0) == 8.0
+    assert over([1.0], [None], most_s=80.0) is None
+
+
+def test_the_best_of_several_is_taken_target_by_target():
+    seconds = {"local": [10.0, None], "adacomm": [12.0, 30.0], "bsp": [1.0, 1.0]}
+    assert best(seconds, ("local", "adacomm")) == [10.0, 30.0]
+    assert best(seconds, ("ours",)) == []
+
+
+@pytest.mark.parametrize("dirichlet", [None, 0.3])
+def test_every_sample_has_one_owner(dirichlet):
+    labels = np.arange(1000) % 10
+    found = shards(labels, 3, dirichlet, seed=0)
+    assert sorted(np.concatenate(found)) == list(range(1000))
+    sizes = [len(part) for part in found]
+    assert (max(sizes) - min(sizes) > 50) == (dirichlet is not None)
+
+
+def test_samples_with_many_labels_are_not_shared_by_label():
+    with pytest.raises(ValueError, match="one label for each sample"):
+        shards(np.zeros((10, 4)), 2, 0.3, seed=0)
+
+
+def test_text_to_judge_by_is_not_trained_on():
+    inputs, labels = text.pieces(20)
+    judged, expected = text.held_out()
+    assert inputs.shape == labels.shape == (20, text.LENGTH)
+    assert (inputs.reshape(-1)[1:] == labels.reshape(-1)[:-1]).all()
+    assert judged.reshape(-1)[-1] == expected.reshape(-1)[-2]
+    assert expected.reshape(-1)[-1] == inputs[0, 0]  # one follows the other
+
+
+@pytest.mark.parametrize("name", ["text"])
+def test_a_model_fits_its_samples(name):
+    work = WORKLOADS[name]
+    inputs, labels = (torch.from_numpy(a) for a in work.samples(4))
+    model = work.make_model(0)
+    loss = work.loss(model(inputs), labels)
+    assert float(loss) == pytest.approx(math.log(text.BYTES), rel=0.05)
+    assert all(torch.equal(a, b) for a, b in zip(model.parameters(), work.make_model(0).parameters(), strict=True))
+
+
+def test_the_picture_has_a_line_for_everybody_who_said_something():
+    curves = {"ours": [(0.0, 2.0), (5.0, 0.5), (6.0, 0.7)], "bsp": [(0.0, 2.0), (6.0, math.nan)], "flower": []}
+    drawn = chart(curves, [0.6, 0.5])
+    lines = re.findall('polyline points="([^"]*)"', drawn)
+    assert len(lines) == 2
+    heights = [float(point.split(",")[1]) for point in lines[0].split()]
+    assert heights[1] == heights[2] > heights[0]  # the best so far
+    assert "nan" not in drawn
+    assert chart({}, [0.5])
