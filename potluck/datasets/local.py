@@ -4,6 +4,7 @@ NAME=digits.npz            arrays "input" (or "input0", …, or a model's own na
 NAME=corpus.txt            bytes of text, cut into windows; a label is the byte that follows
 NAME=tokens.npy            one row of token numbers, cut into windows likewise
 NAME=folder                one folder of images for each label (needs pillow)
+NAME:eval=…                the same, for samples that the device is to judge by and does not train on
 NAME=module:function       what a function of the device's owner returns: a dict of arrays, or (inputs, labels)
 """
 
@@ -28,6 +29,7 @@ from potluck.errors import InputError
 Array = npt.NDArray[Any]
 INPUT, LABEL = "input", "label"
 _FUNCTION = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
+_HELD_OUT = ":eval"
 _ARRAYS, _STREAMS = (".npz", ".safetensors"), (".txt", ".npy")
 
 
@@ -95,10 +97,15 @@ def read_all(texts: Iterable[str]) -> list[LocalData]:
     return found
 
 
+def held_out_name(name: str) -> str:
+    """Of the samples that a device judges by."""
+    return name + _HELD_OUT
+
+
 def read_local(text: str) -> LocalData:
     """The data set of a NAME=PATH."""
     name, equals, place = text.partition("=")
-    if not equals or not name.isidentifier() or not place:
+    if not equals or not name.removesuffix(_HELD_OUT).isidentifier() or not place:
         raise InputError(f"--data {text!r}: give NAME=PATH, for example digits=shard1.npz")
     path = Path(place).expanduser()
     if _FUNCTION.fullmatch(place) and not path.exists():

@@ -35,6 +35,7 @@ class Lane:
 
     where: str  # "stage 1 of 3 · blocks 0-4"
     busy: float = 0.0  # the part of a round that it computes, smoothed
+    judged: str = ""  # the loss that it found itself, if it did
 
 
 @dataclass
@@ -115,7 +116,9 @@ class RunView:
             self.losses.append(record.loss)
         self._recent.append((now_s, record.samples))
         lane = self.lanes.setdefault(record.device, Lane(""))
-        lane.where = f"push {record.version} · {record.steps} steps · {record.reason}"
+        if record.held_out_loss is not None:
+            lane.judged = f"{record.held_out_loss:.4f} by its own samples · "
+        lane.where = f"{lane.judged}push {record.version} · {record.steps} steps · {record.reason}"
         if record.skipped:
             self.messages.append(f"round {record.round}: {record.skipped}; it was left out")
 

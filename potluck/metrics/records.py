@@ -117,6 +117,8 @@ class PushRecord(Value, frozen=True, kw_only=True, tag="push"):
     reason: str  # why the device pushes when it does, or may go on when it does
     cpu_s: float  # of the steps that went into it
     at_s: float
+    held_out_loss: float | None = None  # of weights that it pulled before, by samples that it keeps to judge by
+    held_out_samples: int = 0
 
 
 class PaceRecord(Value, frozen=True, kw_only=True, tag="pace"):

@@ -52,8 +52,12 @@ def build(
     *,
     hand_cut: bool = False,
     eval_reduce: Callable[..., Any] | None = None,
+    judged: bool = False,
 ) -> BuiltModel:
-    """The programs of a model, from at least two samples of its data (four are better)."""
+    """The programs of a model, from at least two samples of its data (four are better).
+
+    With `judged`, also one that gives the loss in evaluation.
+    """
     rows = len(next(iter(feeds.values())))
     if rows < 2:
         raise InputError("job.data: needs at least 2 samples to find out what the model does with a batch")
@@ -76,7 +80,8 @@ def build(
         train = probe(train, state, small, weights[:PROBE_ROWS])
         evaluation = probe(evaluation, state, small, weights[:PROBE_ROWS])
     train, evaluation = with_boundaries(train, evaluation, hand_cut)
-    pair = ProgramPair(train=train, eval=evaluation, aliases=aliases, torch_version=str(torch.__version__))
+    judge = _canonical(_judge(model, loss, small), aliases) if judged else None
+    pair = ProgramPair(train=train, eval=evaluation, aliases=aliases, torch_version=str(torch.__version__), judge=judge)
     return BuiltModel(programs=pair, state=state)
 
 
@@ -96,6 +101,14 @@ def _export(
         form = EvalForm(model.eval(), reduce)
         evaluation = annotate(export_program(form, feeds, "eval"))
     return train, msgspec.structs.replace(evaluation, output_names=form.names.found, updates=())
+
+
+def _judge(model: nn.Module, loss: Callable[..., Any], feeds: dict[str, torch.Tensor]) -> Program:
+    """The loss in evaluation; what that would do to buffers is left out."""
+    with _modes_kept(model):
+        model.eval()
+        found = annotate(export_program(TrainForm(model, loss), feeds, "eval"))
+    return msgspec.structs.replace(found, updates=())
 
 
 def _with_updated(program: Program, changed: set[str]) -> Program:

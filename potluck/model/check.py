@@ -58,7 +58,7 @@ def check(programs: ProgramPair) -> None:
     """Refuses programs in which anything refers to what is not there, or that call what is not arithmetic."""
     if programs.train.mode != "train" or programs.eval.mode != "eval":
         _refuse("the two programs are not one for training and one for evaluation")
-    for program in (programs.train, programs.eval):
+    for program in (programs.train, programs.eval, *((programs.judge,) if programs.judge else ())):
         try:
             _Checker(program).check()
         except InputError as error:
@@ -68,6 +68,8 @@ def check(programs: ProgramPair) -> None:
         _refuse("training and evaluation are cut into different numbers of blocks")
     if len(programs.train.outputs) != 1:
         _refuse(f"training gives {len(programs.train.outputs)} results, not one loss")
+    if programs.judge is not None and (programs.judge.mode != "eval" or len(programs.judge.outputs) != 1):
+        _refuse("what judges does not give one loss")
 
 
 def _refuse(what: str) -> None:

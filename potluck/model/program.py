@@ -149,11 +149,13 @@ class ProgramPair(Value, frozen=True, kw_only=True):
     aliases: dict[str, str] = {}  # second names of tied parameters and buffers → the name in the programs
     torch_version: str = ""
     format: Literal[1] = FORMAT
+    judge: Program | None = None  # the loss in evaluation, uncut: for devices that judge by samples of their own
 
     def with_kernels(self, kernels: Kernels) -> ProgramPair:
         """The same programs, run with quick kernels or with torch's own."""
         train, evaluation = (msgspec.structs.replace(p, kernels=kernels) for p in (self.train, self.eval))
-        return msgspec.structs.replace(self, train=train, eval=evaluation)
+        judge = self.judge and msgspec.structs.replace(self.judge, kernels=kernels)
+        return msgspec.structs.replace(self, train=train, eval=evaluation, judge=judge)
 
     def digest(self) -> str:
         """What tells these programs from others, on every device."""

@@ -9,11 +9,12 @@ from collections.abc import Callable, Mapping
 
 import torch
 
-from potluck.datasets.local import LocalData, Wanted
+from potluck.datasets.local import LocalData, Wanted, held_out_name
 from potluck.errors import InputError
 from potluck.model.program import decode
 from potluck.recover.snapshot import parse
 from potluck.runtime.carriers import open_link
+from potluck.runtime.judge import Judge
 from potluck.runtime.local_trainer import LocalTrainer
 from potluck.runtime.throttle import Throttle
 from potluck.runtime.worker import Worker
@@ -61,7 +62,7 @@ class OwnWork:
                 return Loaded(problem=f"{self._name} has begun with another job; restore it, or join again")
             return self._loaded
         try:
-            data = self._samples(order, timeout_s)
+            data, held_out = self._samples(order, timeout_s), self._held_out(order)
         except InputError as error:
             self.refused = True
             return Loaded(problem=str(error))
@@ -77,7 +78,10 @@ class OwnWork:
             )  # fmt: skip
 
         step_s = self._step_s(trainer())
-        self._worker = Worker(self._name, trainer(), self._throttle, timeout_s)
+        judge = None
+        if held_out and programs.judge is not None:
+            judge = Judge(programs.judge, held_out, order.batch_size, self._device)
+        self._worker = Worker(self._name, trainer(), self._throttle, timeout_s, judge)
         self.run, self._order = order.run, order
         self._loaded = Loaded(samples=len(next(iter(data.values()))), step_s=step_s)
         return self._loaded
@@ -138,8 +142,12 @@ class OwnWork:
             raise InputError(
                 f"{self._name} has no data set {order.data!r} (it has: {here}); join with --data {order.data}=PATH"
             )
-        fitted = data.fitted({name: Wanted(feed.shape, feed.dtype) for name, feed in order.feeds.items()})
-        return {name: torch.from_numpy(fitted.arrays[name]) for name in order.feeds}
+        return _fitted(data, order)
+
+    def _held_out(self, order: Load) -> dict[str, torch.Tensor]:
+        """What its owner gave it to judge by, if anything."""
+        data = self._data.get(held_out_name(order.data)) if order.data else None
+        return {} if data is None else _fitted(data, order)
 
     def _step_s(self, trainer: LocalTrainer) -> float:
         seconds = []
@@ -149,6 +157,11 @@ class OwnWork:
                 trainer.step()
             seconds.append(time.monotonic() - began)
         return statistics.median(seconds[1:])
+
+
+def _fitted(data: LocalData, order: Load) -> dict[str, torch.Tensor]:
+    fitted = data.fitted({name: Wanted(feed.shape, feed.dtype) for name, feed in order.feeds.items()})
+    return {name: torch.from_numpy(fitted.arrays[name]) for name in order.feeds}
 
 
 def worker_link(worker: str, incarnation: int) -> str:

@@ -33,7 +33,10 @@ def prepare_job(job: Job) -> PreparedJob:
     module, hand_cut = as_module(job.model)
     first = first_samples(job, PROBE_ROWS)
     check_fit(module, job, first.feeds)
-    built = build(module, job.loss, first.feeds, first.weights, hand_cut=hand_cut, eval_reduce=job.reduce)
+    built = build(
+        module, job.loss, first.feeds, first.weights, hand_cut=hand_cut, eval_reduce=job.reduce,
+        judged=isinstance(job.data, str),
+    )  # fmt: skip
     built = replace(built, programs=built.programs.with_kernels(job.kernels))
     optimizer = resolve(job.optimizer, module)
     digest = tensor_digest({**first.feeds, "weights": first.weights})

@@ -15,12 +15,21 @@ PATIENCE_S = 24 * 3600.0
 PUSH, PULL = "push", "pull"
 
 
+class HeldOut(msgspec.Struct, frozen=True, kw_only=True):
+    """What a worker found by samples that it keeps to judge by."""
+
+    version: int  # of the weights
+    loss: float
+    samples: int
+
+
 class PushWords(msgspec.Struct, frozen=True, kw_only=True):
     """A worker's words."""
 
     push: Push
     overhead_s: float  # of the push before and its answer
     cpu_s: float = 0.0  # that its steps took since the push before
+    held_out: HeldOut | None = None  # since then
 
 
 class PullWords(msgspec.Struct, frozen=True, kw_only=True):

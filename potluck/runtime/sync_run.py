@@ -310,7 +310,8 @@ class SyncRun:
                     samples=push.samples, loss=push.loss,
                     skipped=reply.reason if reply.status == "skipped" else "",
                     reason=pace.reason if pace is not None else reply.reason, cpu_s=said.cpu_s,
-                    at_s=self._seconds(),
+                    at_s=self._seconds(), held_out_loss=said.held_out.loss if said.held_out else None,
+                    held_out_samples=said.held_out.samples if said.held_out else 0,
                 )
             )  # fmt: skip
         self._keeping.wake()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import queue
 import time
 from collections.abc import Callable
@@ -13,14 +14,16 @@ import torch
 from potluck.errors import Cancelled, DeviceError
 from potluck.paramserver.book import Push
 from potluck.paramserver.client import Client, Next
+from potluck.runtime.judge import Judge
 from potluck.runtime.local_trainer import LocalTrainer
-from potluck.runtime.push_words import PATIENCE_S, PULL, PUSH, PullWords, PushWords
+from potluck.runtime.push_words import PATIENCE_S, PULL, PUSH, HeldOut, PullWords, PushWords
 from potluck.runtime.throttle import Throttle
 from potluck.runtime.vectors import receive_vector, send_vector
 from potluck.types import COORDINATOR, Pace
 from potluck.wire.link import Link
 from potluck.wire.messages import Work
 
+_JUDGING = 0.03  # of its time goes into judging by samples of its own
 _LOOK_S = 0.2  # how soon one that waits notices that it is to stop
 
 Answer = tuple[Push, PullWords, torch.Tensor | None]
@@ -29,8 +32,12 @@ Answer = tuple[Push, PullWords, torch.Tensor | None]
 class Worker:
     """Trains in the thread that calls `run`; differences and weights travel in another."""
 
-    def __init__(self, name: str, trainer: LocalTrainer, throttle: Throttle, timeout_s: float) -> None:
+    def __init__(
+        self, name: str, trainer: LocalTrainer, throttle: Throttle, timeout_s: float, judge: Judge | None = None
+    ) -> None:
         self._name, self._trainer, self._throttle, self._timeout_s = name, trainer, throttle, timeout_s
+        self._judge, self._next_judged_s = judge, 0.0
+        self._held_out: HeldOut | None = None  # found since the last push
         self._client: Client | None = None
         self._base = self._at_push = trainer.vector()
         self._differences: dict[int, torch.Tensor] = {}  # of pushes that are kept
@@ -127,8 +134,9 @@ class Worker:
         self._differences[push.sequence] = self._at_push - self._base
         kept = {p.sequence for p in client.kept}
         self._differences = {n: d for n, d in self._differences.items() if n in kept}
-        self._carrier.submit(self._carry, push, self._differences[push.sequence], client.overhead_s, self._cpu_s)
-        self._cpu_s = 0.0
+        difference, held_out = self._differences[push.sequence], self._held_out
+        self._carrier.submit(self._carry, push, difference, client.overhead_s, self._cpu_s, held_out)
+        self._cpu_s, self._held_out = 0.0, None
 
     def _take_in(self, *, wait: bool) -> None:
         """Whatever was heard."""
@@ -158,6 +166,19 @@ class Worker:
         self._lr_scale = words.lr_scale
         if client.answered(push.sequence, words.version, words.durable_up_to, words.pace, time.monotonic()):
             self._base = self._trainer.catch_up(self._fitting(vector), self._at_push)
+            self._look_at_held_out(words.version)
+
+    def _look_at_held_out(self, version: int) -> None:
+        """Judges the weights that it pulled, as often as that takes little of its time."""
+        began_s = time.monotonic()
+        if self._judge is None or began_s < self._next_judged_s:
+            return
+        with self._throttle:
+            loss = self._judge.loss(self._trainer.flat.tensors(self._base))
+        ended_s = time.monotonic()
+        self._next_judged_s = ended_s + (ended_s - began_s) / _JUDGING
+        if math.isfinite(loss):
+            self._held_out = HeldOut(version=version, loss=loss, samples=self._judge.samples)
 
     def _fitting(self, vector: torch.Tensor | None) -> torch.Tensor:
         if vector is None or len(vector) != self._trainer.flat.size:
@@ -171,8 +192,11 @@ class Worker:
 
     # --- in the carrying thread
 
-    def _carry(self, push: Push, difference: torch.Tensor, overhead_s: float, cpu_s: float = 0.0) -> None:
-        words = PushWords(push=push, overhead_s=overhead_s, cpu_s=cpu_s)
+    def _carry(
+        self, push: Push, difference: torch.Tensor, overhead_s: float, cpu_s: float = 0.0,
+        held_out: HeldOut | None = None,
+    ) -> None:  # fmt: skip
+        words = PushWords(push=push, overhead_s=overhead_s, cpu_s=cpu_s, held_out=held_out)
         link = self._link
         if link is None:
             return

@@ -106,7 +106,8 @@ def pushed_by(it: Site, worker: str) -> int:
 def test_each_trains_on_what_it_owns_and_the_model_knows_it_all(tmp_path: Path) -> None:
     with site(tmp_path, epochs=60) as it:  # on a fast machine a fifth of these are over after three pushes of each
         train = it.train("ours:0.2s", 3)
-        joined = [it.join(name, "--speed", speed) for name, speed in (("a", "1"), ("b", "0.5"), ("c", "0.25"))]
+        judges = ["--data", "digits:eval=c.npz"]  # by digits that it does not train on
+        joined = [it.join("a", *judges), it.join("b", "--speed", "0.5"), it.join("c", "--speed", "0.25")]
         assert train.wait(PATIENT_S) == 0
         assert [process.wait(30) for process in joined] == [0, 0, 0]
         assert audit(it.pushes) == []
@@ -117,6 +118,11 @@ def test_each_trains_on_what_it_owns_and_the_model_knows_it_all(tmp_path: Path) 
         assert all(r.reason for r in records if isinstance(r, PushRecord | PaceRecord))
         assert sum(r.samples for r in pushes) >= 60 * 1500
         assert len(pushes) == len(it.pushes)
+        found = {r.device: r for r in pushes if r.held_out_loss is not None}
+        assert list(found) == ["a"]
+        assert found["a"].held_out_samples == len(np.load(tmp_path / "c.npz")["label"])
+        losses = [r.held_out_loss for r in pushes if r.held_out_loss is not None]
+        assert min(losses) < 0.8 * losses[0]  # others teach it what it has never seen
         judged = it.start("verify", "--run", str(it.run))
         assert judged.wait(PATIENT_S) == 0
         assert f"{len(pushes)} pushes, 0 of them left out" in it.log

@@ -107,7 +107,7 @@ def test_pickled_objects_are_never_loaded(tmp_path: Path) -> None:
         read_local(f"digits={tmp_path / 'a.npz'}")
 
 
-@pytest.mark.parametrize("text", ["digits", "=a.npz", "digits=", "two words=a.npz"])
+@pytest.mark.parametrize("text", ["digits", "=a.npz", "digits=", "two words=a.npz", ":eval=a.npz", "digits:test=a.npz"])
 def test_a_name_and_a_path_are_needed(text: str) -> None:
     with pytest.raises(InputError, match="NAME=PATH"):
         read_local(text)

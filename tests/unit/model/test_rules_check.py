@@ -177,6 +177,8 @@ DAMAGE = {
     ),
     "an update of nothing": lambda p: with_train(p, updates=(replace(p.train.updates[0], buffer="nothing"),)),
     "an update with an input": lambda p: with_train(p, updates=(replace(p.train.updates[0], value=0),)),
+    "a judge that trains": lambda p: replace(p, judge=p.train),
+    "a judge of no verdict": lambda p: replace(p, judge=replace(p.eval, outputs=())),
     "our operator with other arguments": lambda p: with_node(p, dropout_of(p), args=(Ref(0),)),
 }
 
