@@ -4,7 +4,8 @@
 
 Three workers at 1 : 1.2 : 0.33 and 100 Mbit/s, each with samples of its own, on a testbed (needs root, see
 docs/testbed.md, and `apt-get install dataset-fashion-mnist`). Targets are the losses that one process reaches after 1,
-2 and 4 epochs. Flower takes part where `--flower` names a Python that has it (benchmarks/sync/flower.py).
+2 and 4 epochs. Flower and hivemind take part where `--flower` and `--hivemind` name a Python that has it
+(benchmarks/sync/flower.py, benchmarks/sync/hivemind_peer.py).
 """
 
 from __future__ import annotations
@@ -30,11 +31,12 @@ from benchmarks.testbed import TestbedMissing, check_machine, ended_by_signals
 @click.option("--fleet", default="three-100", show_default=True, help="Of benchmarks/fleets.")
 @click.option("--most-s", type=float, help="Longest run of a policy.  [default: 130, 600 in a full run]")
 @click.option("--flower", type=click.Path(path_type=Path, exists=True), help="A Python with flwr.")
+@click.option("--hivemind", type=click.Path(path_type=Path, exists=True), help="A Python with hivemind.")
 @click.option("--results", type=click.Path(path_type=Path, file_okay=False), help="Folder for figures and picture.")
 @click.option("--json", "as_json", is_flag=True, help="End with one JSON object.")
 def main(
     quick: bool, workload: str, seeds: int | None, policies: tuple[str, ...], dirichlet: float | None, fleet: str,
-    most_s: float | None, flower: Path | None, results: Path | None, as_json: bool,
+    most_s: float | None, flower: Path | None, hivemind: Path | None, results: Path | None, as_json: bool,
 ) -> None:  # fmt: skip
     """Races policies. Example: python -m benchmarks.sync --quick --policy ours --policy bsp"""
     ended_by_signals()
@@ -42,7 +44,7 @@ def main(
         raise click.UsageError(f"--dirichlet is for samples with one label each: give --workload {NAME}")
     asked = Asked(
         quick, workload, fleet, policies or POLICIES, seeds or (1 if quick else 3), dirichlet,
-        most_s or (130.0 if quick else 600.0), flower,
+        most_s or (130.0 if quick else 600.0), {n: p for n, p in {"flower": flower, "hivemind": hivemind}.items() if p},
     )  # fmt: skip
     try:
         check_machine()

@@ -10,7 +10,7 @@ from benchmarks.picture import document
 
 COLOURS = {
     "ours": "#4878a8", "adsp": "#d9a441", "local": "#8fb572", "adacomm": "#a05c8c", "ssp": "#b9b9b9", "bsp": "#c46a5a",
-    "flower": "#5aa7a7",
+    "flower": "#5aa7a7", "hivemind": "#7d6b91",
 }  # fmt: skip
 _LEFT, _TOP, _WIDTH, _HEIGHT = 60, 60, 640, 300
 _MARKS = 6  # of time

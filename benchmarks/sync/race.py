@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ import torch
 
 from benchmarks.sync.alone import losses_after
 from benchmarks.sync.flower_run import flower_course
+from benchmarks.sync.hivemind_run import hivemind_course
 from benchmarks.sync.pairs import pairs_per_s
 from benchmarks.sync.runs import Course, Lone, Setting, course, rate_of
 from benchmarks.sync.workload import WORKLOADS, write_shards
@@ -24,7 +25,7 @@ from benchmarks.throughput.measure import say
 
 POLICIES = ("bsp", "ssp", "local", "adacomm", "adsp", "ours")
 NOBODY_WAITS = ("adsp", "ours")
-FLOWER = "flower"
+PEERS = {"flower": flower_course, "hivemind": hivemind_course}
 EPOCHS = (1, 2, 4)
 Times = list[float | None]  # seconds to each target; None: never
 
@@ -40,7 +41,7 @@ class Asked:
     seeds: int
     dirichlet: float | None
     most_s: float
-    flower: Path | None  # a Python that has it
+    pythons: Mapping[str, Path]  # of peers that take part
 
 
 def over(slow: Times, fast: Times, most_s: float) -> float | None:
@@ -72,9 +73,8 @@ class Race:
 
     def courses(self) -> Iterator[tuple[str, Course]]:
         """Every policy with every seed, policies in turn; learning rates are searched with the first seed alone."""
-        more = (FLOWER,) if self._asked.flower is not None else ()
         for seed in range(self._asked.seeds):
-            for policy in (*self._asked.policies, *more):
+            for policy in (*self._asked.policies, *self._asked.pythons):
                 yield policy, self._course(policy, seed)
 
     def _course(self, policy: str, seed: int) -> Course:
@@ -88,11 +88,11 @@ class Race:
         where, setting = self._folder / f"{policy}-{seed}-{rate}", Setting(self._asked.workload, rate, seed)
         if policy in NOBODY_WAITS:
             self.lone.before()
-        most_s, flower = self._asked.most_s, self._asked.flower
-        if policy == FLOWER and flower is not None:
-            one = flower_course(self._bed, flower, self._folder, where, self.targets, setting, most_s)
+        given = self._folder, where, self.targets, setting, self._asked.most_s
+        if policy in self._asked.pythons:
+            one = PEERS[policy](self._bed, self._asked.pythons[policy], *given)
         else:
-            one = course(self._bed, policy, self._folder, where, self.targets, setting, most_s)
+            one = course(self._bed, policy, *given)
         if policy in NOBODY_WAITS:
             self.lone.after(policy, rate_of(one))
         say(
@@ -116,10 +116,8 @@ def race(asked: Asked) -> dict[str, Any]:
             runs.setdefault(policy, []).append(one)
     seconds = {policy: _medians([c.reached_s for c in courses]) for policy, courses in runs.items()}
     mine = best(seconds, NOBODY_WAITS)
-    others = {
-        "local": best(seconds, ("local", "adacomm")), "bsp": seconds.get("bsp"), "flower": seconds.get(FLOWER)
-    }  # fmt: skip
-    ours = {policy: courses for policy, courses in runs.items() if policy != FLOWER}
+    others = {"local": best(seconds, ("local", "adacomm"))} | {name: seconds.get(name) for name in ("bsp", *PEERS)}
+    ours = {policy: courses for policy, courses in runs.items() if policy not in PEERS}
     served = pairs_per_s()
     return {
         "quick": asked.quick, "workload": asked.workload, "fleet": asked.fleet, "dirichlet": asked.dirichlet,

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from potluck.model.program import Node, Program, Ref, Tensor, evaluate_size, inputs_of
+from potluck.model.program import Node, Program, Ref, Tensor, evaluate_size, inputs_of, shape_of
 
 # Of a convolution of single points on one thread, PyTorch leaves fewer than 16 rows to a kernel that multiplies row by
 # row and reads all weights again for each: 10 rows of ResNet-50 take longer than 16. A spacing between points means
@@ -56,10 +56,10 @@ def order(node: Node, values: Mapping[int, Tensor], rows: int, device: torch.dev
     """
     if not _in_order(node, values) or not _with_onednn(device):
         return None
-    weight = tuple(values[inputs_of(node)[1]].shape)
-    points = [evaluate_size(size, rows) for axis, size in enumerate(values[node.outputs[0]].shape) if axis != 1]
+    weight = shape_of(values[inputs_of(node)[1]], rows)
+    images, _, *place = shape_of(values[node.outputs[0]], rows)
     many = _MANY_OF_ONE_POINT if weight[2:] == (1, 1) else _MANY_OF_SEVERAL
-    few = math.prod(weight) <= many * math.prod(points)
+    few = math.prod(weight) <= many * images * math.prod(place)
     return torch.channels_last if few else torch.contiguous_format
 
 

@@ -22,7 +22,7 @@ def test_how_much_sooner_is_the_median_and_at_least_the_time_there_was():
 
 
 def test_the_best_of_several_is_taken_target_by_target():
-    seconds = {"local": [10.0, None], "adacomm": [12.0, 30.0], "bsp": [1.0, 1.0]}
+    seconds: dict[str, list[float | None]] = {"local": [10.0, None], "adacomm": [12.0, 30.0], "bsp": [1.0, 1.0]}
     assert best(seconds, ("local", "adacomm")) == [10.0, 30.0]
     assert best(seconds, ("ours",)) == []
 

@@ -21,11 +21,13 @@ class Small(nn.Module):
         super().__init__()
         torch.manual_seed(0)
         self.first, self.norm, self.last = nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Linear(8, 3)
+        self.table: torch.Tensor
         self.register_buffer("table", torch.linspace(0.5, 1.5, 8), persistent=False)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         y = functional.dropout(torch.relu(self.norm(self.first(x))), 0.5, self.training)
-        return self.last(y * self.table)
+        found: torch.Tensor = self.last(y * self.table)
+        return found
 
 
 @pytest.fixture

@@ -1,0 +1,87 @@
+"""A peer of hivemind: trains on its own samples, and averages weights with the others in the background.
+
+It runs under a Python of its own that has hivemind, torch and numpy:
+
+    python3 -m venv .hivemind && .hivemind/bin/pip install hivemind==1.1.12 torch==2.13.0 numpy
+
+Weights are averaged whenever all peers together have trained `--steps` batches each, as in local SGD; who is faster
+trains more of them. The first peer writes its weights to a file after every averaging, for whoever judges them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import time
+from pathlib import Path
+
+import hivemind  # type: ignore[import-not-found, unused-ignore]
+import numpy as np
+import torch
+
+from benchmarks.sync.workload import BATCH, NAME, WORKLOADS
+
+LOOK_S = 0.05
+
+
+def connected(place: Path, address: str, first: bool) -> hivemind.DHT:
+    """The network of peers: the first one says where it is, the others go there."""
+    while not first and not place.exists():
+        time.sleep(LOOK_S)
+    known = [] if first else place.read_text().split()
+    found = hivemind.DHT(host_maddrs=[f"/ip4/{address}/tcp/0"], initial_peers=known, start=True)
+    if first:
+        part = place.with_suffix(".part")
+        part.write_text("\n".join(str(where) for where in found.get_visible_maddrs()))
+        part.rename(place)
+    return found
+
+
+def main() -> None:
+    """Trains until it is killed."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--address", required=True, help="Of this peer.")
+    parser.add_argument("--folder", type=Path, required=True, help="Where peers meet, and weights go.")
+    parser.add_argument("--number", type=int, required=True, help="Of this peer; 0 is the first.")
+    parser.add_argument("--peers", type=int, required=True)
+    parser.add_argument("--data", type=Path, required=True)
+    parser.add_argument("--steps", type=int, default=40)
+    parser.add_argument("--rate", type=float, default=0.1)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--workload", choices=list(WORKLOADS), default=NAME)
+    given = parser.parse_args()
+    torch.set_num_threads(1)
+    work, owned = WORKLOADS[given.workload], np.load(given.data)
+    inputs, labels = torch.from_numpy(owned["input"]), torch.from_numpy(owned["label"])
+    model, chance = work.make_model(given.seed), torch.Generator().manual_seed(given.seed + given.number)
+    work.loss(work.make_model(0)(inputs[:BATCH]), labels[:BATCH]).backward()  # loads kernels
+    optimizer = hivemind.Optimizer(
+        dht=connected(given.folder / "peers", given.address, given.number == 0), run_id="race",
+        batch_size_per_step=BATCH, target_batch_size=given.steps * BATCH * given.peers,
+        optimizer=functools.partial(torch.optim.SGD, lr=given.rate), params=list(model.parameters()),
+        use_local_updates=True, matchmaking_time=1.0, averaging_timeout=30.0,
+    )  # fmt: skip
+    (given.folder / f"ready-{given.number}").touch()
+    while not (given.folder / "start").exists():
+        time.sleep(LOOK_S)
+    epoch = 0
+    while True:
+        part = torch.randint(len(labels), (BATCH,), generator=chance)
+        work.loss(model(inputs[part]), labels[part]).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        if given.number == 0 and optimizer.local_epoch != epoch:
+            epoch = optimizer.local_epoch
+            write(given.folder, epoch, model)
+
+
+def write(folder: Path, epoch: int, model: torch.nn.Module) -> None:
+    """The weights of one moment."""
+    part = folder / "weights.part"
+    with part.open("wb") as file:
+        np.savez(file, **{name: tensor.numpy() for name, tensor in model.state_dict().items()})
+    part.rename(folder / f"weights-{epoch:06d}.npz")
+
+
+if __name__ == "__main__":
+    main()
