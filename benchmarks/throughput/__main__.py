@@ -56,7 +56,7 @@ def chosen(bench: Bench, only: tuple[str, ...], repeats: int | None) -> Bench:
 
 
 @click.command()
-@click.option("--quick", is_flag=True, help="Two fleets, two models, four rivals, once each: 40 minutes.")
+@click.option("--quick", is_flag=True, help="Two fleets, two models, four rivals, once each: 30 minutes.")
 @click.option("--only", multiple=True, help="Only these cells: FLEET or FLEET:MODEL; may be repeated.")
 @click.option("--repeats", type=click.IntRange(1), help="Measure everything so often.")
 @click.option("--results", type=click.Path(path_type=Path, file_okay=False), help="Folder for figures and chart.")

@@ -10,7 +10,8 @@ import pytest
 from potluck.plan.search import Found
 from potluck.runtime import trying
 from potluck.runtime.prepare import PreparedJob
-from potluck.runtime.trying import Attempt, Tries, _Proposals
+from potluck.runtime.live_fleet import LiveFleet
+from potluck.runtime.trying import Attempt, Tries, _at_second_sight, _Proposals
 from potluck.types import Member, Plan, Profile, Stage
 
 BLOCKS = 4
@@ -70,3 +71,28 @@ def test_what_is_expected_to_be_slower_is_not_tried(monkeypatch: pytest.MonkeyPa
     levelled = proposed(monkeypatch, search, tried(plan(1), 1.3), level=plan(3))
     assert levelled is not None
     assert levelled.plan == plan(3)
+
+
+def test_one_that_promises_much_is_tried_though_its_kind_disappointed(monkeypatch: pytest.MonkeyPatch) -> None:
+    search = found(plan(2), 1.0, (plan(), 1.9))
+    after = proposed(monkeypatch, search, tried(plan(1), 2.0), tried(plan(), 1.5))
+    assert after is not None
+    assert (after.plan, after.round_s) == (plan(2), 1.0)
+    assert proposed(monkeypatch, search, tried(plan(2), 2.0), tried(plan(), 1.5)) is None
+
+
+@pytest.mark.parametrize(("looks", "kept"), [([1.3], 1.3), ([2.0, 1.1], 1.1), ([2.0, 2.5], 2.0)])
+def test_a_plan_that_takes_far_too_long_is_looked_at_twice(
+    monkeypatch: pytest.MonkeyPatch, looks: list[float], kept: float
+) -> None:
+    left = list(looks)
+    monkeypatch.setattr(trying, "a_few_rounds", lambda *_: (left.pop(0), {}))
+    live = cast(LiveFleet, SimpleNamespace(roster=SimpleNamespace(links={"d0": "", "d1": ""})))
+    assert _at_second_sight(live, cast(PreparedJob, None), found(plan(2), 1.0), TRIES) == (kept, {})
+    assert left == []
+
+
+def test_one_that_lost_a_device_is_not_looked_at_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trying, "a_few_rounds", lambda *_: (2.0, {}))
+    live = cast(LiveFleet, SimpleNamespace(roster=SimpleNamespace(links={"d0": ""})))
+    assert _at_second_sight(live, cast(PreparedJob, None), found(plan(2), 1.0), TRIES) == (2.0, {})
