@@ -9,8 +9,8 @@ import pytest
 
 from potluck.plan.search import Found
 from potluck.runtime import trying
-from potluck.runtime.prepare import PreparedJob
 from potluck.runtime.live_fleet import LiveFleet
+from potluck.runtime.prepare import PreparedJob
 from potluck.runtime.trying import Attempt, Tries, _at_second_sight, _Proposals
 from potluck.types import Member, Plan, Profile, Stage
 
