@@ -32,7 +32,7 @@ _FRESH = click.option("--fresh", is_flag=True, default=None, help="Measure every
 _PLAN_SECONDS = click.option("--plan-seconds", metavar="TIME", help="How long to look for a plan.  [default: 2s]")
 _DATA = click.option(
     "--data", multiple=True, metavar="NAME=PATH", callback=lambda context, option, given: given or None,
-    help="A data set of this device's own, which never leaves it (docs/parameter-server.md).",
+    help="A data set of this device's own, which never leaves it; NAME:eval=PATH to judge by.",
 )  # fmt: skip
 _SYNC = (
     click.option(

@@ -20,7 +20,7 @@ Points = Sequence[tuple[float, float]]  # seconds, loss
 
 def chart(curves: Mapping[str, Points], targets: Sequence[float]) -> str:
     """Lines of the best loss so far, and the targets."""
-    falling = {policy: _best_so_far(points) for policy, points in curves.items() if points}
+    falling = {policy: best for policy, points in curves.items() if (best := _best_so_far(points))}
     losses = [loss for points in falling.values() for _, loss in points] + list(targets)
     lowest, highest = min(losses, default=0.5), max(losses, default=1.0)
     longest = max((points[-1][0] for points in falling.values()), default=1.0) or 1.0

@@ -46,7 +46,7 @@ class Asked:
 
 def over(slow: Times, fast: Times, most_s: float) -> float | None:
     """The median over targets of how much sooner; where the slow one never got there, at least as long as it had."""
-    ratios = [(s if s is not None else most_s) / f for s, f in zip(slow, fast, strict=True) if f]
+    ratios = [(s if s is not None else most_s) / f for s, f in zip(slow, fast, strict=bool(slow and fast)) if f]
     return statistics.median(ratios) if ratios else None
 
 
@@ -128,7 +128,7 @@ def race(asked: Asked) -> dict[str, Any]:
         "lone_samples_per_s": it.lone.rates,
         "rate_over_lone": max(map(statistics.median, it.lone.parts.values()), default=0.0),
         "rates_over_lone": it.lone.parts,
-        **{f"best_over_{name}": over(slow, mine, asked.most_s) if slow else None for name, slow in others.items()},
+        **{f"best_over_{name}": over(slow or [], mine, asked.most_s) for name, slow in others.items()},
         "pushes": {p: [c.pushes for c in courses] for p, courses in runs.items()},
         "pushes_lost": sum(c.lost for courses in runs.values() for c in courses),
         "pushes_doubled": sum(c.doubled for courses in runs.values() for c in courses),

@@ -63,7 +63,7 @@ def course(
     bed: Testbed, policy: str, shards: Path, folder: Path, targets: Sequence[float], setting: Setting, most_s: float
 ) -> Course:
     """Trains until the last target is reached, or for so long."""
-    found = Course()
+    found = Course(reached_s=[None] * len(targets))
     folder.mkdir(parents=True)
     verb = ["train", str(JOB), "--sync", policy, "--run-dir", str(folder / "run")]
     with (folder / "coordinator.log").open("ab") as log:

@@ -103,5 +103,5 @@ def chart(results: Sequence[Result]) -> str:
         y += _GAP
     right, bottom = round(_LEFT + ideal, 1), y - _GAP + 8
     line = f'<line x1="{right}" x2="{right}" y1="{_TOP - 8}" y2="{bottom}" stroke="#888" stroke-dasharray="4 3"/>'
-    title = "Samples per second, as a share of what the devices reach without each other (dashed line)"
+    title = "Samples per second, as a share of what plain PyTorch reaches on the devices by themselves (dashed line)"
     return document(_LEFT + _WIDTH + 160, y, title, [line, *parts])

@@ -106,7 +106,7 @@ def read_local(text: str) -> LocalData:
     """The data set of a NAME=PATH."""
     name, equals, place = text.partition("=")
     if not equals or not name.removesuffix(_HELD_OUT).isidentifier() or not place:
-        raise InputError(f"--data {text!r}: give NAME=PATH, for example digits=shard1.npz")
+        raise InputError(f"--data {text!r}: give NAME=PATH, like digits=shard1.npz, or NAME:eval=PATH to judge by")
     path = Path(place).expanduser()
     if _FUNCTION.fullmatch(place) and not path.exists():
         return _checked(LocalData(name, path, from_function(name, place)))

@@ -116,8 +116,9 @@ class RunView:
             self.losses.append(record.loss)
         self._recent.append((now_s, record.samples))
         lane = self.lanes.setdefault(record.device, Lane(""))
-        if record.held_out_loss is not None:
-            lane.judged = f"{record.held_out_loss:.4f} by its own samples · "
+        if record.held_out_samples:
+            loss = "not finite" if record.held_out_loss is None else f"{record.held_out_loss:.4f}"
+            lane.judged = f"{loss} by its own samples · "
         lane.where = f"{lane.judged}push {record.version} · {record.steps} steps · {record.reason}"
         if record.skipped:
             self.messages.append(f"round {record.round}: {record.skipped}; it was left out")

@@ -117,8 +117,9 @@ class PushRecord(Value, frozen=True, kw_only=True, tag="push"):
     reason: str  # why the device pushes when it does, or may go on when it does
     cpu_s: float  # of the steps that went into it
     at_s: float
-    held_out_loss: float | None = None  # of weights that it pulled before, by samples that it keeps to judge by
-    held_out_samples: int = 0
+    held_out_loss: float | None = None  # by samples that it keeps to judge by; None: not judged, or not finite
+    held_out_samples: int = 0  # how many those are; 0: not judged
+    held_out_version: int = 0  # of the weights that it judged
 
 
 class PaceRecord(Value, frozen=True, kw_only=True, tag="pace"):

@@ -80,7 +80,8 @@ def build(
         train = probe(train, state, small, weights[:PROBE_ROWS])
         evaluation = probe(evaluation, state, small, weights[:PROBE_ROWS])
     train, evaluation = with_boundaries(train, evaluation, hand_cut)
-    judge = _canonical(_judge(model, loss, small), aliases) if judged else None
+    judge = _judge(model, loss, small) if judged else None
+    judge = judge and _canonical(judge, aliases)
     pair = ProgramPair(train=train, eval=evaluation, aliases=aliases, torch_version=str(torch.__version__), judge=judge)
     return BuiltModel(programs=pair, state=state)
 
@@ -103,12 +104,14 @@ def _export(
     return train, msgspec.structs.replace(evaluation, output_names=form.names.found, updates=())
 
 
-def _judge(model: nn.Module, loss: Callable[..., Any], feeds: dict[str, torch.Tensor]) -> Program:
-    """The loss in evaluation; what that would do to buffers is left out."""
-    with _modes_kept(model):
+def _judge(model: nn.Module, loss: Callable[..., Any], feeds: dict[str, torch.Tensor]) -> Program | None:
+    """The loss in evaluation; what that would do to buffers is left out. None where it cannot be traced."""
+    with _modes_kept(model), contextlib.suppress(ModelError):
         model.eval()
         found = annotate(export_program(TrainForm(model, loss), feeds, "eval"))
-    return msgspec.structs.replace(found, updates=())
+        if not found.values[found.outputs[0]].shape:
+            return msgspec.structs.replace(found, updates=())
+    return None
 
 
 def _with_updated(program: Program, changed: set[str]) -> Program:

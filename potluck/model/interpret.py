@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import torch
 
 from potluck.errors import InputError
-from potluck.model.kernels import order, quicker
+from potluck.model.kernels import is_quick, order, quicker
 from potluck.model.late_weights import can_wait, owing
 from potluck.model.operators import OURS, allowed
 from potluck.model.our_operators import Context, our_function, torch_constant
@@ -32,7 +32,10 @@ __all__ = ["Code", "Context", "Registers", "look_up", "torch_constant"]
 Registers = list[Any]
 
 # The same without a copy where there needs to be none; a model's own code never saw memory orders that we choose.
-_IN_ANY_ORDER = {"aten.view.default": "aten.reshape.default", "aten._unsafe_view.default": "aten.reshape.default"}
+_IN_ANY_ORDER = {
+    "aten.view.default": "aten.reshape.default", "aten._unsafe_view.default": "aten.reshape.default",
+    "aten.view_as.default": "aten.reshape_as.default",
+}  # fmt: skip
 
 
 class _Slot(NamedTuple):
@@ -64,7 +67,7 @@ class Code:
         self._nodes = [program.nodes[p] for p in positions]
         self._can_wait = {id(program.nodes[p]) for p in can_wait(program, positions)}
         self._values = program.values
-        self._device, self._quick = device, program.kernels == "quick"
+        self._device, self._quick = device, is_quick(program)
         self._keep = set(keep)
         self._bound: dict[int, list[_Instruction]] = {}
         self.size = max(program.values, default=-1) + 1

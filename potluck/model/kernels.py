@@ -24,6 +24,7 @@ _DEFAULTS = (None, [1, 1], [0, 0], [1, 1], 1)  # from the bias on
 # (MobileNetV2 in all: 0.6). Where a convolution has many weights for every point that it gives, oneDNN's kernels for
 # that order spend their time on rearranging weights: those get the usual order, for themselves alone.
 _MANY_OF_ONE_POINT, _MANY_OF_SEVERAL = 4000, 200  # weights for every point given
+_BY_STRIDES = ("aten.as_strided.default", "aten.view_as_complex.default", "aten.view.dtype")
 _REARRANGING = (
     "aten.permute.default", "aten.transpose.int", "aten.view.default", "aten._unsafe_view.default",
     "aten.reshape.default", "aten.matmul.default",
@@ -49,6 +50,11 @@ def quicker(
     return changed
 
 
+def is_quick(program: Program) -> bool:
+    """Whether we may choose memory orders: not where the model itself looks at them."""
+    return program.kernels == "quick" and not any(node.op in _BY_STRIDES for node in program.nodes)
+
+
 def order(node: Node, values: Mapping[int, Tensor], rows: int, device: torch.device) -> torch.memory_format | None:
     """The memory order in which an operator should get its input; what it gives should have its channels last then.
 
@@ -65,8 +71,17 @@ def order(node: Node, values: Mapping[int, Tensor], rows: int, device: torch.dev
 
 def channels_last(program: Program, device: torch.device) -> frozenset[int]:
     """Values that have their channels last in memory when the program runs on a device."""
+    return _ordered(program) if _with_onednn(device) else frozenset()
+
+
+def leaks(program: Program, device: torch.device) -> frozenset[int]:
+    """Values that come to a device with their channels last from others, where that is not its own order."""
+    return frozenset() if _with_onednn(device) else _ordered(program)
+
+
+def _ordered(program: Program) -> frozenset[int]:
     found: set[int] = set()
-    if program.kernels == "quick" and _with_onednn(device):
+    if is_quick(program):
         for node in program.nodes:
             kept = node.op not in _REARRANGING and any(value in found for value in inputs_of(node))
             if kept or _in_order(node, program.values):
@@ -76,10 +91,10 @@ def channels_last(program: Program, device: torch.device) -> frozenset[int]:
 
 def _in_order(node: Node, values: Mapping[int, Tensor]) -> bool:
     """Whether the memory order of an operator's input is ours to choose."""
-    if node.op != "aten.conv2d.default" or not all(isinstance(arg, Ref) for arg in node.args[:2]):
+    if node.op != "aten.conv2d.default" or node.kwargs or [type(arg) for arg in node.args[:2]] != [Ref, Ref]:
         return False
-    x = values[inputs_of(node)[0]]
-    return x.dtype == "float32" and len(x.shape) == _AXES
+    known = [values[v] for v in (*inputs_of(node)[:2], node.outputs[0])]
+    return known[0].dtype == "float32" and all(len(value.shape) == _AXES for value in known)
 
 
 def _with_onednn(device: torch.device) -> bool:

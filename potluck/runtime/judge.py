@@ -1,7 +1,8 @@
-"""The loss over samples that a device keeps to judge by, with whatever weights it is given."""
+"""The loss over samples that a device keeps to judge by, worked out a batch at a time between steps of training."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 import torch
@@ -10,38 +11,52 @@ from potluck.model.interpret import Code, Context, Registers
 from potluck.model.probe import constant_tensor
 from potluck.model.program import Program
 from potluck.model.randomness import Draw
+from potluck.runtime.push_words import HeldOut
 
 
 class Judge:
-    """A program that gives the loss in evaluation, and the samples for it."""
+    """A program that gives the loss in evaluation, the samples for it, and the weights that are being judged."""
 
     def __init__(
         self, program: Program, data: Mapping[str, torch.Tensor], batch_size: int, device: torch.device
     ) -> None:
-        self._program, self._data, self._batch, self._device = program, data, batch_size, device
+        self._data, self._batch, self._device = data, batch_size, device
         self._code = Code(program, range(len(program.nodes)), program.outputs, device)
+        self._size, self._output = len(program.values), program.outputs[0]
+        self._inputs = {s.id: s.name for s in program.sources if s.kind == "input"}
+        known = {s.id: (s.name, s.data) for s in program.sources if s.kind != "input"}
+        self._constants = {i: constant_tensor(program, i, d).to(device) for i, (_, d) in known.items() if d is not None}
+        self._names = {i: name for i, (name, data) in known.items() if data is None}
+        self._weights: dict[int, torch.Tensor] = {}
+        self._version, self._done, self._total = 0, 0, 0.0
         self.samples = min(len(tensor) for tensor in data.values())
 
-    def loss(self, weights: Mapping[str, torch.Tensor]) -> float:
-        """The mean over all samples."""
-        total = 0.0
-        with torch.no_grad():
-            for begin in range(0, self.samples, self._batch):
-                rows = min(self._batch, self.samples - begin)
-                total += rows * float(self._of(weights, begin, rows))
-        return total / self.samples
+    @property
+    def under_way(self) -> bool:
+        """Whether some weights are being judged."""
+        return bool(self._weights)
 
-    def _of(self, weights: Mapping[str, torch.Tensor], begin: int, rows: int) -> torch.Tensor:
-        program = self._program
-        registers: Registers = [None] * self._code.size
-        for source in program.sources:
-            if source.kind == "input":
-                value = self._data[source.name][begin : begin + rows]
-            elif source.data is not None:
-                value = constant_tensor(program, source.id, source.data)
-            else:
-                value = weights[source.name]
-            registers[source.id] = value.to(self._device)
-        self._code.run(registers, Context(rows, Draw(0, 0, 0, 0), self._device))
-        loss: torch.Tensor = registers[program.outputs[0]]
-        return loss
+    def begin(self, version: int, weights: Mapping[str, torch.Tensor]) -> None:
+        """Judges these weights next; they must stay as they are."""
+        self._weights = {i: weights[name].detach().to(self._device) for i, name in self._names.items()}
+        self._version, self._done, self._total = version, 0, 0.0
+
+    def step(self) -> HeldOut | None:
+        """One batch more; the verdict after the last one."""
+        rows = min(self._batch, self.samples - self._done)
+        self._total += rows * self._loss(self._done, rows)
+        self._done += rows
+        if self._done < self.samples:
+            return None
+        self._weights = {}
+        loss = self._total / self.samples
+        return HeldOut(version=self._version, loss=loss if math.isfinite(loss) else None, samples=self.samples)
+
+    def _loss(self, begin: int, rows: int) -> float:
+        registers: Registers = [None] * self._size
+        given = {i: self._data[name][begin : begin + rows].to(self._device) for i, name in self._inputs.items()}
+        for value, tensor in {**self._constants, **self._weights, **given}.items():
+            registers[value] = tensor
+        with torch.no_grad():
+            self._code.run(registers, Context(rows, Draw(0, 0, 0, 0), self._device))
+        return float(registers[self._output])

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from msgspec.structs import replace
 
 from potluck.errors import DeviceError
+from potluck.model.kernels import channels_last
 from potluck.profile.cells import Cell, cell_order, fill, middle_mean, only
 from potluck.profile.signature import signature
 from potluck.runtime.bench import Bench, LateParts, Rig
@@ -84,8 +85,14 @@ def retime(rig: Rig, block: int, rows: int, budget_s: float) -> Timing:
 
 def _twins(rig: Rig, count: int) -> list[int]:
     """For each block the first that does the same work."""
-    first: dict[str, int] = {}
-    return [first.setdefault(signature(rig.programs.train, rig.piece(b)), b) for b in range(count)]
+    first: dict[tuple[str, ...], int] = {}
+    last = channels_last(rig.programs.train, rig.device)
+    found = []
+    for block in range(count):
+        piece = rig.piece(block)
+        orders = ["last" if value in last else "" for value in piece.receives]
+        found.append(first.setdefault((signature(rig.programs.train, piece), *orders), block))
+    return found
 
 
 class _Session:

@@ -11,7 +11,7 @@ import torch
 
 from potluck.datasets.local import LocalData, Wanted, held_out_name
 from potluck.errors import InputError
-from potluck.model.program import decode
+from potluck.model.program import ProgramPair, decode
 from potluck.recover.snapshot import parse
 from potluck.runtime.carriers import open_link
 from potluck.runtime.judge import Judge
@@ -78,9 +78,11 @@ class OwnWork:
             )  # fmt: skip
 
         step_s = self._step_s(trainer())
-        judge = None
-        if held_out and programs.judge is not None:
-            judge = Judge(programs.judge, held_out, order.batch_size, self._device)
+        try:
+            judge = self._judge(programs, held_out, order, state)
+        except InputError as error:
+            self.refused = True
+            return Loaded(problem=str(error))
         self._worker = Worker(self._name, trainer(), self._throttle, timeout_s, judge)
         self.run, self._order = order.run, order
         self._loaded = Loaded(samples=len(next(iter(data.values()))), step_s=step_s)
@@ -148,6 +150,25 @@ class OwnWork:
         """What its owner gave it to judge by, if anything."""
         data = self._data.get(held_out_name(order.data)) if order.data else None
         return {} if data is None else _fitted(data, order)
+
+    def _judge(
+        self, programs: ProgramPair, held_out: dict[str, torch.Tensor], order: Load, state: dict[str, torch.Tensor]
+    ) -> Judge | None:
+        """Tried once, on the first batch: what is wrong with its samples should not end its training later."""
+        if not held_out:
+            return None
+        name = held_out_name(order.data)
+        if programs.judge is None:
+            raise InputError(f"{self._name}: this job's loss cannot be worked out in evaluation; join without {name}")
+        judge = Judge(programs.judge, held_out, order.batch_size, self._device)
+        judge.begin(0, state)
+        try:
+            with self._throttle:
+                judge.step()
+        except (RuntimeError, ValueError, IndexError, MemoryError) as error:
+            what = " ".join(str(error).split())[:200]
+            raise InputError(f"{self._name}: {name} cannot be judged by: {what}; look at its samples") from error
+        return Judge(programs.judge, held_out, order.batch_size, self._device)
 
     def _step_s(self, trainer: LocalTrainer) -> float:
         seconds = []

@@ -39,7 +39,8 @@ def pack(tensors: Sequence[torch.Tensor | None]) -> list[Buffer]:
             continue
         tensor = tensor.detach()
         strides = tensor.stride()
-        order = tuple(sorted(range(tensor.dim()), key=lambda axis: -strides[axis]))
+        # Of two axes with one stride, one has a single place: last, where it is in the order of its elements.
+        order = tuple(sorted(range(tensor.dim()), key=lambda axis: (-strides[axis], tensor.shape[axis] == 1)))
         laid = tensor.permute(order).contiguous()
         if laid.device.type != "cpu":
             laid = laid.cpu()

@@ -19,7 +19,7 @@ class HeldOut(msgspec.Struct, frozen=True, kw_only=True):
     """What a worker found by samples that it keeps to judge by."""
 
     version: int  # of the weights
-    loss: float
+    loss: float | None  # None: it is not finite
     samples: int
 
 

@@ -11,6 +11,7 @@ import torch
 
 from potluck.model.carve import Carver
 from potluck.model.interpret import Code, Context, Registers
+from potluck.model.kernels import leaks
 from potluck.model.late_weights import Owed, owed_bytes, pay
 from potluck.model.norms import squared_norm
 from potluck.model.optim import StageOptimizer
@@ -104,6 +105,7 @@ class StageRunner:
         self.piece = train.piece(*self.train.block_range(*blocks))
         self.eval_piece = evaluate.piece(*self.eval.block_range(*blocks))
         keep = {*self.piece.sends, *self.piece.outputs, *(self.train.updates[i].value for i in self.piece.updates)}
+        self._leaks = leaks(self.train, device)
         self._code = Code(self.train, self.piece.nodes, keep, device)
         self._eval_code = Code(
             self.eval, self.eval_piece.nodes, {*self.eval_piece.sends, *self.eval_piece.outputs}, device
@@ -181,6 +183,8 @@ class StageRunner:
         tapped: dict[int, torch.Tensor] = {}
         given = {**buffers, **feeds}
         for value, tensor in received.items():
+            if value in self._leaks:
+                tensor = tensor.contiguous()
             given[value] = tensor
             if self.train.values[value].requires_grad:
                 arriving[value] = None

@@ -312,6 +312,7 @@ class SyncRun:
                     reason=pace.reason if pace is not None else reply.reason, cpu_s=said.cpu_s,
                     at_s=self._seconds(), held_out_loss=said.held_out.loss if said.held_out else None,
                     held_out_samples=said.held_out.samples if said.held_out else 0,
+                    held_out_version=said.held_out.version if said.held_out else 0,
                 )
             )  # fmt: skip
         self._keeping.wake()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import queue
 import time
 from collections.abc import Callable
@@ -36,7 +35,7 @@ class Worker:
         self, name: str, trainer: LocalTrainer, throttle: Throttle, timeout_s: float, judge: Judge | None = None
     ) -> None:
         self._name, self._trainer, self._throttle, self._timeout_s = name, trainer, throttle, timeout_s
-        self._judge, self._next_judged_s = judge, 0.0
+        self._judge, self._judging_s, self._judging_since_s = judge, 0.0, 0.0
         self._held_out: HeldOut | None = None  # found since the last push
         self._client: Client | None = None
         self._base = self._at_push = trainer.vector()
@@ -81,6 +80,7 @@ class Worker:
             self._go_on(self._client, order)
             return
         self._base, self._lr_scale = self._fitting(vector), first.lr_scale
+        self._judging_s, self._judging_since_s = 0.0, time.monotonic()
         self._trainer.load(self._base)
         self._differences = {}
         self._client = Client(
@@ -106,6 +106,7 @@ class Worker:
                         samples, loss = self._trainer.step(self._lr_scale)
                     self._cpu_s += time.thread_time() - began_s
                     client.step_done(samples, loss, time.monotonic())
+                    self._judge_a_little()
 
     def close(self) -> None:
         """Waits for nothing."""
@@ -166,19 +167,25 @@ class Worker:
         self._lr_scale = words.lr_scale
         if client.answered(push.sequence, words.version, words.durable_up_to, words.pace, time.monotonic()):
             self._base = self._trainer.catch_up(self._fitting(vector), self._at_push)
-            self._look_at_held_out(words.version)
+            if self._judge is not None and not self._judge.under_way:
+                self._judge.begin(words.version, self._pulled())
 
-    def _look_at_held_out(self, version: int) -> None:
-        """Judges the weights that it pulled, as often as that takes little of its time."""
+    def _pulled(self) -> dict[str, torch.Tensor]:
+        """What it pulled last, by name, with its own counters and the like, which do not travel."""
+        own = {name: tensor.clone() for name, tensor in self._trainer.tensors().items()}
+        return {**own, **self._trainer.flat.tensors(self._base)}
+
+    def _judge_a_little(self) -> None:
+        """One batch of what it judges by, as often as that takes little of its time."""
         began_s = time.monotonic()
-        if self._judge is None or began_s < self._next_judged_s:
+        if self._judge is None or not self._judge.under_way:
+            return
+        if self._judging_s > _JUDGING * (began_s - self._judging_since_s):
             return
         with self._throttle:
-            loss = self._judge.loss(self._trainer.flat.tensors(self._base))
-        ended_s = time.monotonic()
-        self._next_judged_s = ended_s + (ended_s - began_s) / _JUDGING
-        if math.isfinite(loss):
-            self._held_out = HeldOut(version=version, loss=loss, samples=self._judge.samples)
+            found = self._judge.step()
+        self._judging_s += time.monotonic() - began_s
+        self._held_out = found or self._held_out
 
     def _fitting(self, vector: torch.Tensor | None) -> torch.Tensor:
         if vector is None or len(vector) != self._trainer.flat.size:

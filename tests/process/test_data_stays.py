@@ -76,7 +76,8 @@ def test_no_sample_leaves_a_device_and_little_more_than_its_pushes_does(tmp_path
         assert sniffer.stdout.readline() == b"ready\n"
         run = tmp_path / "run"
         train = start_potluck(bed, ["train", str(tmp_path / "job.py"), "--sync", "local:10", "--run-dir", str(run)])
-        more = {device: ["--data", f"mine={shard(tmp_path, device)}"] for device in bed.devices}
+        shards = {device: shard(tmp_path, device) for device in bed.devices}
+        more = {device: ["--data", f"mine={path}", "--data", f"mine:eval={path}"] for device, path in shards.items()}
         join_all(bed, logs=tmp_path, more=more)
         assert train.wait(PATIENCE_S * 4) == 0
         pushes = sum(entry.push.worker == "d0" for entry in entries(run / PUSHES))

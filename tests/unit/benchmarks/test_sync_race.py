@@ -19,6 +19,7 @@ def test_how_much_sooner_is_the_median_and_at_least_the_time_there_was():
     assert over([20.0, 60.0, None], [10.0, 20.0, 40.0], most_s=100.0) == 2.5
     assert over([None, None, None], [10.0, None, None], most_s=80.0) == 8.0
     assert over([1.0], [None], most_s=80.0) is None
+    assert over([], [1.0], most_s=80.0) is None  # it took no part
 
 
 def test_the_best_of_several_is_taken_target_by_target():
@@ -69,3 +70,4 @@ def test_the_picture_has_a_line_for_everybody_who_said_something():
     assert heights[1] == heights[2] > heights[0]  # the best so far
     assert "nan" not in drawn
     assert chart({}, [0.5])
+    assert chart({"bsp": [(1.0, math.nan)]}, [0.5])

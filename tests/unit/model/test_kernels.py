@@ -10,7 +10,7 @@ from torch import nn
 
 from potluck.model.build import build
 from potluck.model.interpret import Code, Context
-from potluck.model.kernels import channels_last, order, quicker
+from potluck.model.kernels import channels_last, leaks, order, quicker
 from potluck.model.program import Items, Node, Ref, Tensor
 from potluck.model.randomness import Draw
 from tests.unit.model.pipeline import Pipeline, uncut, uncut_tensors
@@ -155,6 +155,8 @@ def test_what_is_said_to_have_its_channels_last_has_them(wide):
     made = {v for node in program.nodes for v in node.outputs if v >= 0 and len(program.values[v].shape) == 4}
     last = {v for v in made if registers[v].is_contiguous(memory_format=torch.channels_last)}
     assert channels_last(program, CPU) == last
+    assert leaks(program, CPU) == frozenset()
+    assert leaks(program, torch.device("meta")) == last
     assert len(last) == 4  # what comes of both convolutions, the norm and the kink; not the images
     assert channels_last(built.programs.with_kernels("torch").train, CPU) == frozenset()
 
@@ -172,3 +174,31 @@ def test_padding_by_name_is_written_in_numbers_where_both_sides_are_alike(size, 
     cut = Pipeline(built.programs.with_kernels("torch"), built.state, [(0, built.programs.eval.block_count)])
     with torch.no_grad():
         assert torch.equal(cut.evaluate(feeds)[0], model(feeds["input"]))
+
+
+@pytest.mark.parametrize(
+    "look",
+    [
+        lambda y: y.as_strided((y.shape[0], 8), (8 * 9 * 9, 1)),
+        lambda y: torch.view_as_complex(y[..., :8].reshape(-1, 8 * 9 * 4, 2)).abs(),
+        lambda y: y.view_as(y.reshape(-1, 8 * 81)[:, : 8 * 81]),
+        lambda y: y.view(-1, 81 * 8),
+    ],
+)
+def test_whatever_looks_at_memory_gives_what_the_module_gives(look):
+    class Looks(nn.Module):
+        def __init__(self):
+            super().__init__()
+            torch.manual_seed(0)
+            self.first = nn.Conv2d(3, 8, 3, padding=1)
+
+        def forward(self, x):
+            return look(self.first(x))
+
+    model = Looks()
+    feeds = {"input": torch.randn(4, 3, 9, 9)}
+    feeds["label"] = torch.randn_like(model(feeds["input"]))
+    built = build(model, nn.functional.mse_loss, feeds, torch.ones(4))
+    cut = Pipeline(built.programs, built.state, [(0, built.programs.eval.block_count)])
+    with torch.no_grad():
+        torch.testing.assert_close(cut.evaluate(feeds)[0], model(feeds["input"]))

@@ -30,6 +30,10 @@ def damaged(*head: Any, data: bytes = b"") -> list[memoryview]:
         torch.tensor(True),
         torch.arange(5, dtype=torch.bfloat16),
         torch.rand(2, 3, 4, 4).to(memory_format=torch.channels_last),
+        torch.rand(2, 4, 4, 1).permute(0, 3, 1, 2),  # its one channel last
+        torch.rand(2, 1, 4, 4),
+        torch.rand(1, 3, 4, 1),
+        torch.rand(2, 3, 1, 1).to(memory_format=torch.channels_last),
     ],
 )
 def test_a_tensor_arrives_with_its_values_and_its_memory_order(tensor: torch.Tensor) -> None:
