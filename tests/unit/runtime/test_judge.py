@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -89,7 +90,7 @@ def test_who_does_not_ask_for_it_gets_no_such_program(samples: dict[str, torch.T
 def loaded(programs: ProgramPair, state: dict[str, torch.Tensor], held_out: dict[str, torch.Tensor]) -> Loaded:
     """What a device says of a job, with samples to judge by."""
     arrays = {name: tensor.numpy() for name, tensor in held_out.items()}
-    train = {"input": np.zeros((16, 6), np.float32), "label": np.zeros(16, np.int64)}
+    train: dict[str, Any] = {"input": np.zeros((16, 6), np.float32), "label": np.zeros(16, np.int64)}
     data = {"own": LocalData("own", Path(), train), "own:eval": LocalData("own:eval", Path(), arrays)}
     blobs = {"program": encode(programs), "state": save({n: t.clone() for n, t in state.items()})}
     work = OwnWork("a", CPU, data, "127.0.0.1", Throttle(1.0), lambda digest, timeout_s: blobs[digest])
