@@ -36,6 +36,19 @@ def test_ours_is_compared_with_the_ideal_and_with_the_best_of_the_others() -> No
     assert found["errors"]["lab-1000"]["resnet50"] == {"pipelining-1f1b": "out of memory: rank 3"}
 
 
+def test_who_is_faster_than_the_ideal_goes_beyond_its_line() -> None:
+    quick = Result(Cell("lab-1000", "mobilenet_v2"), channels_last_gain=1.8)
+    quick.add("potluck", Rate(150.0, 100.0), None)
+    quick.add("ddp", Rate(75.0, 100.0), None)
+    drawn = ElementTree.fromstring(chart([quick]))  # noqa: S314
+    widths = [float(r.get("width", "0")) for r in drawn.iter() if r.tag.endswith("rect") and r.get("x")]
+    assert widths[0] == pytest.approx(2 * widths[1], abs=0.2)
+    (line,) = (e for e in drawn.iter() if e.tag.endswith("line"))
+    begin = next(float(r.get("x", "0")) for r in drawn.iter() if r.tag.endswith("rect") and r.get("x"))
+    assert float(line.get("x1", "0")) - begin == pytest.approx(widths[0] / 1.5, abs=0.2)
+    assert figures([quick])["channels_last_gain"]["lab-1000"]["mobilenet_v2"] == 1.8
+
+
 def test_the_table_marks_the_best_and_says_what_failed() -> None:
     lines = table([result()]).splitlines()
     assert lines[0].startswith("| fleet | model | potluck |")

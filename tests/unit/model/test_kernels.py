@@ -8,11 +8,14 @@ import pytest
 import torch
 from torch import nn
 
+from potluck.model import kernels
 from potluck.model.build import build
+from potluck.model.carve import Carver
 from potluck.model.interpret import Code, Context
 from potluck.model.kernels import channels_last, leaks, order, quicker
 from potluck.model.program import Items, Node, Ref, Tensor
 from potluck.model.randomness import Draw
+from potluck.runtime.stage import Rows
 from tests.unit.model.pipeline import Pipeline, uncut, uncut_tensors
 
 CPU = torch.device("cpu")
@@ -135,8 +138,8 @@ def wide():
 def test_a_model_with_quick_kernels_trains_as_with_its_own(wide):
     feeds, built = wide
     found = []
-    for kernels in ("quick", "torch"):
-        run = uncut(built.programs.with_kernels(kernels), {n: t.clone() for n, t in built.state.items()})
+    for kind in ("quick", "torch"):
+        run = uncut(built.programs.with_kernels(kind), {n: t.clone() for n, t in built.state.items()})
         assert run.round(0, [(feeds, torch.ones(20, dtype=torch.float64))]).kind == "commit"
         found.append(uncut_tensors(run))
     quick, plain = found
@@ -202,3 +205,29 @@ def test_whatever_looks_at_memory_gives_what_the_module_gives(look):
     cut = Pipeline(built.programs, built.state, [(0, built.programs.eval.block_count)])
     with torch.no_grad():
         torch.testing.assert_close(cut.evaluate(feeds)[0], model(feeds["input"]))
+
+
+def test_a_device_with_an_order_of_its_own_takes_what_arrives_in_it(wide, monkeypatch):
+    feeds, built = wide
+    monkeypatch.setattr(kernels, "_with_onednn", lambda device: False)
+    last = built.programs.train.block_count
+    cut = next(b for b in range(1, last) if leaks(built.programs.train, CPU) & set(piece_of(built, b, last).receives))
+    layout = Pipeline(built.programs, built.state, [(0, cut), (cut, last)]).groups[1][0]
+    (value,) = piece_of(built, cut, last).receives
+    plain = torch.randn(20, 64, 2, 2)
+    losses = []
+    for micro_batch, arrived in enumerate((plain, plain.contiguous(memory_format=torch.channels_last))):
+        layout.forward(Rows(0, micro_batch, 0, 20), label_of(layout, feeds), {value: arrived}, 1.0)
+        losses.append(layout._stashes[micro_batch].loss)
+        assert layout._stashes[micro_batch].tapped[value].is_contiguous()
+    assert torch.equal(*losses)
+
+
+def piece_of(built, start, stop):
+    program = built.programs.train
+    return Carver(program).piece(*program.block_range(start, stop))
+
+
+def label_of(runner, feeds):
+    names = {s.id: s.name for s in runner.train.sources if s.kind == "input"}
+    return {value: feeds[names[value]] for value in runner.piece.feeds}
