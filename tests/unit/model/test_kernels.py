@@ -215,12 +215,12 @@ def test_a_device_with_an_order_of_its_own_takes_what_arrives_in_it(wide, monkey
     layout = Pipeline(built.programs, built.state, [(0, cut), (cut, last)]).groups[1][0]
     (value,) = piece_of(built, cut, last).receives
     plain = torch.randn(20, 64, 2, 2)
-    losses = []
+    losses: list[float] = []
     for micro_batch, arrived in enumerate((plain, plain.contiguous(memory_format=torch.channels_last))):
         layout.forward(Rows(0, micro_batch, 0, 20), label_of(layout, feeds), {value: arrived}, 1.0)
-        losses.append(layout._stashes[micro_batch].loss)
+        losses.append(float(layout._stashes[micro_batch].loss))
         assert layout._stashes[micro_batch].tapped[value].is_contiguous()
-    assert torch.equal(*losses)
+    assert losses[0] == losses[1]
 
 
 def piece_of(built, start, stop):
