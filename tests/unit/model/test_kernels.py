@@ -218,8 +218,10 @@ def test_a_device_with_an_order_of_its_own_takes_what_arrives_in_it(wide, monkey
     losses: list[float] = []
     for micro_batch, arrived in enumerate((plain, plain.contiguous(memory_format=torch.channels_last))):
         layout.forward(Rows(0, micro_batch, 0, 20), label_of(layout, feeds), {value: arrived}, 1.0)
-        losses.append(float(layout._stashes[micro_batch].loss))
-        assert layout._stashes[micro_batch].tapped[value].is_contiguous()
+        stash = layout._stashes[micro_batch]
+        assert stash.tapped[value].is_contiguous()
+        assert stash.loss is not None
+        losses.append(float(stash.loss))
     assert losses[0] == losses[1]
 
 
