@@ -25,6 +25,8 @@ class Protection:
     time: float
     copies: int  # that have quiet rounds next to them
     quiet_rounds: int
+    cpu_error: float | None = None  # standard error, by how much copies differ
+    time_error: float | None = None
 
 
 class _Round(NamedTuple):
@@ -53,9 +55,20 @@ def protection(outcome: Outcome) -> Protection | None:
     more = [extra for span in spans if (extra := _extra(span, rounds, quiet)) is not None]
     if not more:
         return None
-    cpu_s, seconds = (statistics.fmean(column) for column in zip(*more, strict=True))
     rate = sum(r.cpu_s for r in quiet) / sum(r.seconds for r in quiet)
-    return Protection(cpu_s / (rate * period_s), seconds / period_s, len(more), len(quiet))
+    cpu, time = [c / (rate * period_s) for c, _ in more], [s / period_s for _, s in more]
+    return Protection(
+        statistics.fmean(cpu),
+        statistics.fmean(time),
+        len(more),
+        len(quiet),
+        _standard_error(cpu),
+        _standard_error(time),
+    )
+
+
+def _standard_error(parts: list[float]) -> float | None:
+    return statistics.stdev(parts) / len(parts) ** 0.5 if len(parts) > 1 else None
 
 
 def _extra(span: tuple[float, float], rounds: list[_Round], quiet: list[_Round]) -> tuple[float, float] | None:

@@ -24,7 +24,7 @@ from potluck.errors import PlanError, PotluckError
 from potluck.plan.baselines import PLANNERS
 from potluck.plan.events import simulate
 from potluck.plan.groups import shareable
-from potluck.plan.memory import fits, peak_bytes
+from potluck.plan.memory import peak_bytes
 from potluck.plan.refine import Spent
 from potluck.plan.tables import Tables
 from potluck.runtime.live_fleet import LiveFleet
@@ -103,9 +103,7 @@ class Trials:
                 continue
             answer.plan, answer.given = outline(plan), msgspec.to_builtins(plan)
             idle = {d.device.name: d.idle_bytes for d in self._profile.devices}
-            # Of several stages, each state is on a second device too.
-            copies = len(plan.stages) > 1 and fits(plan, self._prepared.facts, self._tables, snapshot=True)
-            uses = peak_bytes(plan, self._prepared.facts, snapshot=copies, tables=self._tables)
+            uses = peak_bytes(plan, self._prepared.facts, tables=self._tables)
             answer.budget_bytes = {d: u.total + idle[d] for d, u in uses.items()}
             answer.same_as = next((other for other, (known, _) in self._plans.items() if known == plan), None)
             self._plans[planner] = (plan, answer.predicted_s)

@@ -15,6 +15,7 @@ from potluck.types import CopyLine, Held, Plan, Profile
 
 BETWEEN_LOSSES_S = 150.0  # what is assumed; the time between copies goes with its square root
 _PART_OF_A_LINK = 0.1
+_NOT_MEASURED = CopyLine(12.5e6, shared=True)  # taken for 100 Mbit/s
 _PART_OF_WHAT_IS_IDLE = 0.5
 _MOST_OF_A_DEVICE = 0.03
 
@@ -42,11 +43,12 @@ def lines(profile: Profile) -> dict[tuple[str, str], CopyLine]:
     }
 
 
-def copy_rate(line: CopyLine, used_bytes_s: float | None) -> float:
-    """Bytes per second for copies, given what training sends meanwhile, if that is known.
+def copy_rate(line: CopyLine | None, used_bytes_s: float | None) -> float:
+    """Bytes per second for copies over a line, if it was measured, given what training sends meanwhile, if known.
 
     Of a medium that others share, nobody knows what is idle.
     """
+    line = line or _NOT_MEASURED
     least = _PART_OF_A_LINK * line.bytes_s
     if line.shared or used_bytes_s is None:
         return least

@@ -48,7 +48,7 @@ class Copier:
             self._pool.submit(self._take, link, ward, expected, link.term)
 
     def _give(self, link: Link, guardian: str, held: Held, state: StageState, line: CopyLine | None, term: int) -> None:
-        bytes_s = None if line is None else copy_rate(line, self._use.bytes_s)
+        bytes_s = copy_rate(line, self._use.bytes_s)
         try:
             with self._cost.counted(state.nbytes):
                 send_state(

@@ -7,6 +7,7 @@ with shares as fast as its devices were.
 
 from __future__ import annotations
 
+import math
 import statistics
 import tempfile
 from collections.abc import Callable, Sequence
@@ -155,7 +156,10 @@ def a_few_rounds(
         eval_every=None, checkpoint_every=count, callbacks=(),
     )  # fmt: skip
     with tempfile.TemporaryDirectory() as folder:
-        options = Options(run_dir=Path(folder) / "run", timeout_s=timeout_s, should_stop=should_stop)
+        options = Options(
+            run_dir=Path(folder) / "run", timeout_s=timeout_s, should_stop=should_stop,
+            first_copy_s=math.inf,  # nobody needs these weights
+        )  # fmt: skip
         result = run_on(live, replace(prepared, job=job), plan, options)
         every = rounds(read(result.run_dir / RECORDS))
     found = every[min(_WARM_UP if count > _WARM_UP + 1 else 1, len(every) - 1) :]

@@ -43,3 +43,14 @@ def test_the_mood_of_the_machine_long_after_a_copy_is_no_matter() -> None:
     assert usual is not None
     assert moody is not None
     assert moody.time == pytest.approx(usual.time, abs=0.002)
+
+
+def test_how_sure_it_is_follows_from_how_much_copies_differ() -> None:
+    one = CopyRecord(round=5, seconds=4.0, period_s=12.0, at_s=9.0)
+    two = CopyRecord(round=20, seconds=4.0, period_s=12.0, at_s=24.0)  # it cost nothing
+    found = protection(an_outcome([one, two]))
+    alone = protection(an_outcome([one]))
+    assert found is not None
+    assert alone is not None
+    assert alone.cpu_error is None
+    assert found.cpu_error == pytest.approx(found.cpu)  # 2x and 0: so much is x unsure

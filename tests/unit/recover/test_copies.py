@@ -73,6 +73,7 @@ def test_a_copy_takes_a_tenth_of_a_link_or_half_of_what_is_idle() -> None:
     profile = a_profile(1, a_model(1, 3), [1.0, 0.5], bandwidth=1e7)
     line = lines(profile)["d0", "d1"]
     assert copy_rate(line, None) == pytest.approx(1e6)
+    assert copy_rate(None, 2e6) == pytest.approx(1.25e6)  # nobody knows how fast it is: not as fast as it can be
     assert copy_rate(line, 2e6) == pytest.approx(4e6)
     assert copy_rate(line, 9.9e6) == pytest.approx(1e6)
     assert copy_rate(lines(replace(profile, medium="shared"))["d0", "d1"], 2e6) == pytest.approx(1e6)
