@@ -57,14 +57,8 @@ def protection(outcome: Outcome) -> Protection | None:
         return None
     rate = sum(r.cpu_s for r in quiet) / sum(r.seconds for r in quiet)
     cpu, time = [c / (rate * period_s) for c, _ in more], [s / period_s for _, s in more]
-    return Protection(
-        statistics.fmean(cpu),
-        statistics.fmean(time),
-        len(more),
-        len(quiet),
-        _standard_error(cpu),
-        _standard_error(time),
-    )
+    means = statistics.fmean(cpu), statistics.fmean(time)
+    return Protection(*means, len(more), len(quiet), _standard_error(cpu), _standard_error(time))
 
 
 def _standard_error(parts: list[float]) -> float | None:
