@@ -398,6 +398,7 @@ class Agent:
         self._tell(Evaluated())
 
     def _train(self, order: Begin) -> None:
+        self._copier.training(self._duty().site.link)
         verdict = self._duty().run_round(order)
         self._tell(Applied(round=order.round) if verdict.kind == "commit" else Refused(round=order.round))
 

@@ -33,6 +33,10 @@ class Copier:
         self._cost = _Cost()
         self._use = _Use()
 
+    def training(self, link: Link) -> None:
+        """Training begins over this link, or goes on: what it sends from now on is not idle."""
+        self._use.begin(link)
+
     def copy(
         self, link: Link, held: Held, guardian: str | None, wards: Mapping[str, Held], line: CopyLine | None
     ) -> None:
@@ -73,12 +77,17 @@ class Copier:
 
 
 class _Use:
-    """What training sends, from one copy to the next."""
+    """What training sends: until the first copy, and from one copy to the next."""
 
     def __init__(self) -> None:
-        self.bytes_s: float | None = None  # not known before the second copy
+        self.bytes_s: float | None = None  # not known yet
         self.copied_bytes = 0
         self._since: tuple[Link, float, int] | None = None  # when, and all that was sent until then but copies
+
+    def begin(self, link: Link) -> None:
+        """Training begins, if it does so over another link than before."""
+        if self._since is None or self._since[0] is not link:
+            self.bytes_s, self._since = None, (link, time.monotonic(), link.stats.bytes_sent - self.copied_bytes)
 
     def look(self, link: Link) -> None:
         """A copy begins."""

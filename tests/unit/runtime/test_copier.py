@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 
+from potluck.runtime import copier as copying
 from potluck.runtime.copier import Copier
 from potluck.runtime.keeper import Keeper
 from potluck.runtime.stage import StageState
@@ -54,3 +55,24 @@ def test_a_guardian_has_the_same_numbers_and_both_say_what_it_cost(links: tuple[
     assert carried_s < cost_s < 20
     giver.close()
     guardian.close()
+
+
+def test_the_first_copy_takes_half_of_what_training_left_idle_so_far(
+    links: tuple[ZmqLink, ZmqLink], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rates: list[float | None] = []
+    monkeypatch.setattr(copying, "send_state", lambda *_, bytes_s, **__: rates.append(bytes_s))
+    told: queue.Queue[Told] = queue.Queue()
+    held = Held(term=1, stage=0, round=4)
+    state = StageState({"w": torch.zeros(8)}, {})
+    line = CopyLine(1e9, shared=False)
+    for begins in (False, True):
+        giver = copier(held, state, told)
+        if begins:
+            giver.training(links[0])
+            giver.training(links[0])  # the next round
+        giver.copy(links[0], held, "b", {}, line)
+        giver._pool.shutdown(wait=True)
+    assert rates[0] == pytest.approx(1e8)  # a tenth: nobody knows what is idle
+    assert rates[1] is not None
+    assert rates[1] == pytest.approx(5e8, rel=0.01)
