@@ -63,11 +63,11 @@ def test_the_first_copy_takes_half_of_what_training_left_idle_so_far(
     rates: list[float | None] = []
     monkeypatch.setattr(copying, "send_state", lambda *_, bytes_s, **__: rates.append(bytes_s))
     told: queue.Queue[Told] = queue.Queue()
-    held = Held(term=1, stage=0, round=4)
+    live, held = Held(term=1, stage=0, round=4, live=True), Held(term=1, stage=0, round=4)
     state = StageState({"w": torch.zeros(8)}, {})
     line = CopyLine(1e9, shared=False)
     for begins in (False, True):
-        giver = copier(held, state, told)
+        giver = copier(live, state, told)
         if begins:
             giver.training(links[0])
             giver.training(links[0])  # the next round
