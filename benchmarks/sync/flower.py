@@ -7,7 +7,6 @@ It runs under a Python of its own that has flwr, torch and numpy, as its version
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import time
@@ -18,7 +17,8 @@ import flwr  # type: ignore[import-not-found, unused-ignore]
 import numpy as np
 import torch
 
-from benchmarks.sync.workload import BATCH, NAME, WORKLOADS, Workload
+from benchmarks.sync.peer_options import peer_options
+from benchmarks.sync.workload import BATCH, WORKLOADS, Workload
 
 Arrays = list[Any]
 
@@ -84,16 +84,10 @@ class Client(flwr.client.NumPyClient):  # type: ignore[misc, unused-ignore]
 
 def main() -> None:
     """Serves, or trains."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--address", required=True)
+    parser = peer_options()
     parser.add_argument("--clients", type=int, default=0)
-    parser.add_argument("--data", type=Path, required=True)
-    parser.add_argument("--steps", type=int, default=40)
-    parser.add_argument("--rate", type=float, default=0.1)
-    parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--most-s", type=float, default=120.0)
     parser.add_argument("--target", type=float, default=0.0)
-    parser.add_argument("--workload", choices=list(WORKLOADS), default=NAME)
     given = parser.parse_args()
     torch.set_num_threads(1)
     work = WORKLOADS[given.workload]

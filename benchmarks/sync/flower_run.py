@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
-import time
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -33,6 +33,8 @@ def flower_course(
              str(most_s), "--target", str(min(targets))],
             env=env, stdout=subprocess.PIPE, stderr=log,
         )  # fmt: skip
+        stuck = threading.Timer(most_s + START_S, server.kill)  # a server that waits for ever says nothing
+        stuck.start()
         try:
             with unhurried(bed):
                 for device in bed.devices:
@@ -41,6 +43,7 @@ def flower_course(
                 _read(server, found, until=1)
             _read(server, found, until=None)
         finally:
+            stuck.cancel()
             for device in (*bed.devices, COORDINATOR):
                 bed.kill(device)
             server.wait(30.0)
@@ -50,10 +53,9 @@ def flower_course(
 
 
 def _read(server: subprocess.Popen[bytes], found: Course, until: int | None) -> None:
-    deadline = time.monotonic() + START_S
     while server.stdout is not None and (until is None or len(found.curve) < until):
         line = server.stdout.readline()
-        if not line or (until is not None and time.monotonic() > deadline):
+        if not line:
             return
         if line.startswith(b"{"):
             said = json.loads(line)

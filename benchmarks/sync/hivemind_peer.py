@@ -10,7 +10,6 @@ trains more of them. The first peer writes its weights to a file after every ave
 
 from __future__ import annotations
 
-import argparse
 import functools
 import time
 from pathlib import Path
@@ -19,15 +18,25 @@ import hivemind  # type: ignore[import-not-found, unused-ignore]
 import numpy as np
 import torch
 
-from benchmarks.sync.workload import BATCH, NAME, WORKLOADS
+from benchmarks.sync.peer_options import peer_options
+from benchmarks.sync.workload import BATCH, WORKLOADS
 
-LOOK_S = 0.05
+LOOK_S, MOST_S = 0.05, 300.0
+
+
+def await_file(path: Path) -> None:
+    """Until it is there, but not for ever."""
+    deadline = time.monotonic() + MOST_S
+    while not path.exists():
+        if time.monotonic() > deadline:
+            raise SystemExit(f"{path} did not appear in {MOST_S:.0f} s; look at what the other peers say")
+        time.sleep(LOOK_S)
 
 
 def connected(place: Path, address: str, first: bool) -> hivemind.DHT:
     """The network of peers: the first one says where it is, the others go there."""
-    while not first and not place.exists():
-        time.sleep(LOOK_S)
+    if not first:
+        await_file(place)
     known = [] if first else place.read_text().split()
     found = hivemind.DHT(host_maddrs=[f"/ip4/{address}/tcp/0"], initial_peers=known, start=True)
     if first:
@@ -39,16 +48,10 @@ def connected(place: Path, address: str, first: bool) -> hivemind.DHT:
 
 def main() -> None:
     """Trains until it is killed."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--address", required=True, help="Of this peer.")
+    parser = peer_options()
     parser.add_argument("--folder", type=Path, required=True, help="Where peers meet, and weights go.")
     parser.add_argument("--number", type=int, required=True, help="Of this peer; 0 is the first.")
     parser.add_argument("--peers", type=int, required=True)
-    parser.add_argument("--data", type=Path, required=True)
-    parser.add_argument("--steps", type=int, default=40)
-    parser.add_argument("--rate", type=float, default=0.1)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--workload", choices=list(WORKLOADS), default=NAME)
     given = parser.parse_args()
     torch.set_num_threads(1)
     work, owned = WORKLOADS[given.workload], np.load(given.data)
@@ -62,8 +65,7 @@ def main() -> None:
         use_local_updates=True, matchmaking_time=1.0, averaging_timeout=30.0,
     )  # fmt: skip
     (given.folder / f"ready-{given.number}").touch()
-    while not (given.folder / "start").exists():
-        time.sleep(LOOK_S)
+    await_file(given.folder / "start")
     epoch = 0
     while True:
         part = torch.randint(len(labels), (BATCH,), generator=chance)

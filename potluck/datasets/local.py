@@ -4,8 +4,8 @@ NAME=digits.npz            arrays "input" (or "input0", …, or a model's own na
 NAME=corpus.txt            bytes of text, cut into windows; a label is the byte that follows
 NAME=tokens.npy            one row of token numbers, cut into windows likewise
 NAME=folder                one folder of images for each label (needs pillow)
-NAME:eval=…                the same, for samples that the device is to judge by and does not train on
 NAME=module:function       what a function of the device's owner returns: a dict of arrays, or (inputs, labels)
+NAME:eval=…                any of these, for samples that the device is to judge by and does not train on
 """
 
 from __future__ import annotations
