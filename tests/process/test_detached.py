@@ -50,15 +50,15 @@ def _long_job(potluck: Potluck, pause_s: float = 0.05) -> str:
     return path.name
 
 
-def _wait_for(condition: Callable[[], bool]) -> None:
+def _wait_for(condition: Callable[[], bool], instead: Callable[[], str] = lambda: "") -> None:
     deadline, pause = time.monotonic() + DEADLINE_S, threading.Event()
     while not condition():
-        assert time.monotonic() < deadline, "the condition never came true"
+        assert time.monotonic() < deadline, f"the condition never came true {instead()}"
         pause.wait(0.05)
 
 
 def _until(run: Path, condition: Callable[[Found], bool]) -> Found:
-    _wait_for(lambda: condition(look(run)))
+    _wait_for(lambda: condition(look(run)), lambda: f"{look(run)}: {(run / LOG).read_text()}")
     return look(run)
 
 
@@ -89,6 +89,7 @@ def _begin_in_a_terminal_and_close_it(potluck: Potluck, *arguments: str) -> str:
     return shown.decode()
 
 
+@pytest.mark.timeout(240)  # a dozen processes, one after the other
 def test_a_run_outlives_its_terminal_and_is_looked_at_and_stopped_from_others(potluck):
     job, run = _long_job(potluck), potluck.folder / "runs" / "it"
     shown = _begin_in_a_terminal_and_close_it(potluck, "train", job, "--local", "1", "--detach", "--run-dir", "runs/it")
