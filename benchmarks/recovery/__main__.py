@@ -44,8 +44,8 @@ from potluck.runtime.prepare import prepare_job
 
 LARGE = "resnet50"
 COPIED_AFTER = {LARGE: 20, CNN: 5}  # rounds: copies are whole by then
-PROTECTED = {GPT: 60, CNN: 24}  # rounds: enough for a few copies, and some without
-UNPROTECTED_S = {GPT: 25.0, CNN: 40.0}  # of these without
+PROTECTED = {GPT: 140, CNN: 45}  # rounds: enough for a dozen copies, and some without
+UNPROTECTED_S = {GPT: 25.0, CNN: 100.0}  # of these without
 AFTERWARDS = (20, 70)  # rounds after the loss over which the rate counts
 
 
