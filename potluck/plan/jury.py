@@ -6,6 +6,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 
 from msgspec.structs import replace
 
@@ -23,9 +24,11 @@ _DEAR_S = 1e-4  # for each device and square of blocks, about and rather too muc
 _PUT_OFF = 5  # plans of each number of micro-batches of which it is tried to put off weight gradients,
 _LATE = (3, 1)  # of so many micro-batches,
 _FASTER = 0.999  # and what it has to gain
+_AT_ONCE = 6  # plans among which a faster one is looked for
 _SAME = 0.005  # two times that differ by less are the same to a person
 
 Offer = tuple[float, Plan]  # seconds of a round by the cost model, and the plan
+Near = Callable[[Plan], Iterable[Offer]]
 
 
 class Others:
@@ -117,15 +120,47 @@ class Jury:
                 found.append(judged)
         return found
 
-    def refine(self, near: Callable[[Plan], Iterable[Offer]]) -> None:
-        """Looks around the fastest plan, its weight gradients put off as they are, while that finds a faster one."""
-        while time.monotonic() < self._deadline:
-            best = self.best()
-            late = [stage.late_weights for stage in best.plan.stages]
-            offers = ((cost_s, putting_all_off(plan, late)) for cost_s, plan in near(best.plan))
-            self.hear(offer for offer in offers if fits(offer[1], self._facts, self._tables))
-            if self.best().sample_s >= best.sample_s * _FASTER:
-                return
+    def refine(self, near: Near, beside: Near) -> None:
+        """Climbs from the fastest plan, then from the fastest of each number of micro-batches, while there is time.
+
+        A step goes to a faster one of the plans `near` (other cuts and depths), else of those `beside` (other groups).
+        What makes a plan fast where weight gradients are put off differs from what the cost model sees, which knows
+        nothing of that; so each of these is simulated with its weight gradients put off.
+        """
+        for start in self._fastest_by_micro_batches():
+            best = start
+            while time.monotonic() < self._deadline:
+                late = [stage.late_weights for stage in best.plan.stages]
+                steps = (putting_all_off(plan, late) for _, plan in near(best.plan))
+                better = self._faster_step(best, steps)
+                if better is None:
+                    better = self._faster_step(best, (self._late_where_it_can(plan) for _, plan in beside(best.plan)))
+                if better is None:
+                    break
+                best = better
+
+    def _fastest_by_micro_batches(self) -> list[Judged]:
+        found: dict[int, Judged] = {}
+        for judged in sorted(self._judged.values(), key=lambda j: j.sample_s):
+            found.setdefault(judged.plan.micro_batches, judged)
+        return list(found.values())
+
+    def _faster_step(self, best: Judged, plans: Iterable[Plan]) -> Judged | None:
+        """The fastest of the first few of these plans among which there is a faster one."""
+        fitting = (plan for plan in plans if fits(plan, self._facts, self._tables))
+        while some := list(islice(fitting, _AT_ONCE)):
+            self.hear((best.cost_s, plan) for plan in some)
+            heard = [self._judged[plan] for plan in some if plan in self._judged]
+            fastest = min(heard, key=lambda j: j.sample_s, default=best)
+            if fastest.sample_s < best.sample_s * _FASTER:
+                return fastest
+        return None
+
+    def _late_where_it_can(self, plan: Plan) -> Plan:
+        """The plan with weight gradients put off in every stage but the first."""
+        most = min(max(_LATE), plan.micro_batches)
+        late = [most if place and self._can_put_off(s) else 0 for place, s in enumerate(plan.stages)]
+        return putting_all_off(plan, late)
 
     def _can_put_off(self, stage: Stage) -> bool:
         tables = [self._tables.devices[member.device] for member in stage.group]

@@ -36,6 +36,7 @@ _MEMORY_TRIES = ((False, 0.0), (False, 1.0), (False, 2.0), (True, 0.0), (True, 1
 _POOL = 8  # plans that are polished and simulated
 _OFFERING, _SEARCHING, _POLISHING = 0.15, 0.5, 0.65  # of the time given; the rest is for the simulation
 _LOOKED_AT, _AROUND = 200, 16  # plans next to the fastest that the cost model looks at, and that are then simulated
+_GUESSES, _BESIDE = 2, 48  # cuts for each sequence of groups next to the fastest, and plans that are simulated of all
 _GRACE_S = 0.2  # more to search, where nothing that fits has been found
 _WORTH_SIMULATING = 1.05  # plans with fewer devices within this factor of the best by the cost model
 
@@ -83,7 +84,10 @@ def find_plan(
     jury.hear([*pool, *offered, *(o for s in searches for o in s.smaller())] or _last_resort(searches, sizes))
     jury.hear(o for s in searches for o in s.with_others(jury.best().plan))
     jury.put_off()
-    jury.refine(lambda plan: [o for s in searches for o in s.around(plan)])
+    jury.refine(
+        lambda plan: [o for s in searches for o in s.around(plan)],
+        lambda plan: [o for s in searches for o in s.beside(plan)],
+    )
     jury.hear(jury.know_rivals(o for planners in others for o in planners.offers(began + seconds)))
     bound_s = min(lower_bound_s(cost, began + seconds) for cost in every)
     tried = sum(search.tried for search in searches) + len(offered)
@@ -193,6 +197,21 @@ class Search:
         near = [line for s in shapes if (line := self.cost.line(s)) is not None]
         scored = sorted(zip(self.cost.seconds(near), near, strict=True), key=lambda s: s[0]) if near else []
         return [(float(seconds), self.cost.plan(line)) for seconds, line in scored[:_AROUND]]
+
+    def beside(self, plan: Plan) -> list[tuple[float, Plan]]:
+        """The best few plans of this micro-batch size with groups one move from a plan's."""
+        if (plan.micro_batch_size, plan.micro_batches) != (self.cost.rows, self.cost.micro_batches):
+            return []
+        groups = tuple(tuple(m.device for m in stage.group) for stage in plan.stages)
+        found: list[tuple[float, Line]] = []
+        for other in neighbours(groups, self._devices, self._seed):
+            guesses = self.guide.guesses(other)[:_GUESSES]
+            shapes = dict.fromkeys(s for g in guesses for s in self.shapes.of(other, g.cuts))
+            lines = [line for s in shapes if (line := self.cost.line(s)) is not None]
+            scored = zip(self.cost.seconds(lines), lines, strict=True) if lines else ()
+            found += [(float(seconds), line) for seconds, line in scored]
+        found.sort(key=lambda scored: scored[0])
+        return [(seconds, self.cost.plan(line)) for seconds, line in found[:_BESIDE]]
 
     def _late(self) -> bool:
         """Whether the time is up; while nothing that fits is known, a moment is added."""

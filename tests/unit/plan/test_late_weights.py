@@ -109,8 +109,43 @@ def test_the_fastest_plan_is_left_only_when_nothing_near_it_is_faster(monkeypatc
         cut = plan.stages[0].blocks[1]
         return [(1.0, cut_at(c)) for c in (cut - 1, cut + 1) if 0 < c < 8]
 
-    jury.refine(near)
+    jury.refine(near, lambda plan: [])
     assert jury.best().plan == late[6]
+
+
+def test_other_groups_are_tried_where_nothing_near_is_faster_with_weight_gradients_put_off(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    facts = a_model(0, 8)
+    profile = able(a_profile(0, facts, [1.0, 1.0], bandwidth=1e15))
+    here, there = cut_at(4), swapped(cut_at(4))
+    better = putting_off(swapped(cut_at(5)), 1, 3)
+    times = {here: 4.0, there: 5.0, putting_off(there, 1, 3): 3.0, better: 2.0}
+    monkeypatch.setattr("potluck.plan.jury.simulate", lambda plan, *_, **__: Simulated(times.get(plan, 9.0), {}))
+    jury = Jury(facts, profile, Tables(profile), float("inf"))
+    jury.hear([(1.0, here)])
+    near = {putting_off(there, 1, 3): [(1.0, swapped(cut_at(5)))]}
+    jury.refine(lambda plan: near.get(plan, []), lambda plan: [(1.0, there)])
+    assert jury.best().plan == better
+
+
+def test_a_climb_starts_from_every_number_of_micro_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    facts = a_model(0, 8)
+    profile = able(a_profile(0, facts, [1.0, 1.0], bandwidth=1e15))
+    ahead, behind, summit = cut_at(4, 2), cut_at(4, 6), cut_at(5, 6)
+    times = {ahead: 1.0, behind: 3.6, summit: 2.4}
+    monkeypatch.setattr("potluck.plan.jury.simulate", lambda plan, *_, **__: Simulated(times.get(plan, 99.0), {}))
+    jury = Jury(facts, profile, Tables(profile), float("inf"))
+    jury.hear([(1.0, ahead), (1.0, behind)])
+    jury.refine(lambda plan: [(1.0, summit)] if plan == behind else [], lambda plan: [])
+    assert jury.best().plan == summit
+
+
+def swapped(plan: Plan) -> Plan:
+    first, last = plan.stages
+    return replace(
+        plan, stages=(replace(first, group=last.group), replace(last, group=first.group)),
+    )  # fmt: skip
 
 
 def cut_at(cut: int, micro_batches: int = 4) -> Plan:
