@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+import statistics
+from collections.abc import Mapping, Sequence
 
 from msgspec.structs import replace
 
@@ -16,18 +18,41 @@ from potluck.types import DeviceProfile, ModelFacts, Plan, Profile, Stage
 Spent = Mapping[str, Mapping[str, float]]  # device → kind of action → seconds of a round
 
 _LEAST, _MOST = 0.25, 4.0  # one round that somebody else disturbed must not make a device useless
+_PROFILE_COUNTS = 1.0  # as many times as a plan that was tried
 _ALIKE = 0.02  # a smaller difference is noise
 
 
-def refined(profile: Profile, plan: Plan, facts: ModelFacts, spent_s: Spent) -> Profile:
-    """The profile with every device of the plan as fast as it was: `spent_s` has its seconds of a round by action."""
+def corrected(profile: Profile, facts: ModelFacts, tried: Sequence[tuple[Plan, Spent]]) -> Profile:
+    """A profile with devices as fast as they were when plans were tried: for each, its seconds of a round by action.
+
+    What the devices of a plan have in common counts at once, and for everybody. What sets one apart counts more the
+    more often it was seen: a few rounds say less than the profile did.
+    """
+    common: list[float] = []  # logarithms of how many times as long it took
+    apart: dict[str, list[float]] = {}
+    for plan, spent_s in tried:
+        paces = {device: math.log(pace) for device, pace in _paces(profile, plan, facts, spent_s).items()}
+        if paces:
+            common.append(statistics.fmean(paces.values()))
+            for device, pace in paces.items():
+                apart.setdefault(device, []).append(pace - common[-1])
+    if not common:
+        return profile
+    usual = statistics.fmean(common)
+    names = [d.device.name for d in profile.devices]
+    own = {name: sum(apart.get(name, ())) / (len(apart.get(name, ())) + _PROFILE_COUNTS) for name in names}
+    return at_pace(profile, {name: math.exp(usual + own[name]) for name in names})
+
+
+def _paces(profile: Profile, plan: Plan, facts: ModelFacts, spent_s: Spent) -> dict[str, float]:
+    """Device → how many times as long as predicted it computed."""
     predicted_s = simulate(plan, facts, profile).busy_s
-    factors = {}
+    found = {}
     for device, took in spent_s.items():
         measured_s = busy_s(took)
         if predicted_s.get(device, 0.0) > 0 and measured_s > 0:
-            factors[device] = min(_MOST, max(_LEAST, measured_s / predicted_s[device]))
-    return at_pace(profile, factors)
+            found[device] = min(_MOST, max(_LEAST, measured_s / predicted_s[device]))
+    return found
 
 
 def at_pace(profile: Profile, factors: Mapping[str, float]) -> Profile:

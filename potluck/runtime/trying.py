@@ -19,7 +19,7 @@ from potluck.metrics.records import RECORDS, read
 from potluck.plan.events import simulate
 from potluck.plan.groups import shareable
 from potluck.plan.jury import is_pipeline
-from potluck.plan.refine import Spent, levelled, refined
+from potluck.plan.refine import Spent, corrected, levelled
 from potluck.plan.search import Found, find_plan
 from potluck.plan.tables import Tables
 from potluck.profile.members import of_devices
@@ -65,6 +65,7 @@ def try_plans(
     """
     proposals = _Proposals(prepared, sizes, tries)
     attempts: list[Attempt] = []
+    measured = profile
     for number in range(1, tries.most + 1):
         found = proposals.best(profile, attempts, last=number == tries.most)
         if found is None:
@@ -73,14 +74,14 @@ def try_plans(
         round_s, spent_s = _at_second_sight(live, prepared, found, tries)
         if not set(found.plan.devices) <= set(live.roster.links):  # another plan took its place on the way
             tries.say(f"plan {number} lost a device")
-            profile = of_devices(profile, live.roster.links)
+            measured, profile = (of_devices(one, live.roster.links) for one in (measured, profile))
             attempts = [a for a in attempts if set(a.found.plan.devices) <= set(live.roster.links)]
             continue
         tries.say(f"plan {number} takes {milliseconds(round_s)} a round")
         attempts.append(Attempt(found, round_s, spent_s))
         if tries.should_stop():
             break
-        profile = refined(profile, found.plan, prepared.facts, spent_s)
+        profile = corrected(measured, prepared.facts, [(a.found.plan, a.spent_s) for a in attempts])
     return sorted(attempts, key=lambda a: a.round_s), profile
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,17 +19,17 @@ from potluck.control.audit import audit
 from potluck.errors import PotluckError
 from potluck.job import Job
 from potluck.metrics.records import RECORDS, EvaluationRecord, IncidentRecord, read
-from potluck.plan.refine import refined
+from potluck.plan.refine import corrected
 from potluck.recover.checkpoint import load, newest
 from potluck.runtime.live_fleet import LiveFleet
 from potluck.runtime.options import Options
 from potluck.runtime.planning import micro_batch_choices
-from potluck.runtime.prepare import PreparedJob, prepare_job
+from potluck.runtime.prepare import prepare_job
 from potluck.runtime.profiling import ProfileSettings, profile_fleet
 from potluck.runtime.run import run_on
 from potluck.runtime.train import train
-from potluck.runtime.trying import Attempt, Tries, try_plans
-from potluck.types import Fleet, Member, Plan, Profile, Stage
+from potluck.runtime.trying import Tries, try_plans
+from potluck.types import Fleet, Member, Plan, Stage
 
 PATIENT = 60.0
 
@@ -86,21 +85,15 @@ def test_plans_are_tried_and_what_they_learn_is_thrown_away(live: LiveFleet, tmp
     profile = profile_fleet(live, prepared, ProfileSettings(seconds=1.0, network_seconds=0.3))
     said: list[str] = []
     tries = Tries(2, 0.5, PATIENT, said.append)
-    attempts, corrected = try_plans(live, prepared, profile, micro_batch_choices(prepared), tries)
+    attempts, learned = try_plans(live, prepared, profile, micro_batch_choices(prepared), tries)
     assert [a.round_s for a in attempts] == sorted(a.round_s for a in attempts)
     assert len(said) == 2 * len(attempts)
     assert said[0].startswith("trying plan 1 for 4 rounds")
-    assert corrected in [corrected_by(order, prepared, profile) for order in itertools.permutations(attempts)]
+    assert learned == corrected(profile, prepared.facts, [(a.found.plan, a.spent_s) for a in attempts])
     plan = attempts[0].found.plan
     run_on(live, prepared, plan, Options(run_dir=tmp_path / "after", timeout_s=PATIENT))
     run_on(live, prepare_job(job_of("mlp", 3)), plan, Options(run_dir=tmp_path / "alone", timeout_s=PATIENT))
     assert_same(final_state(tmp_path / "after"), final_state(tmp_path / "alone"))
-
-
-def corrected_by(attempts: Sequence[Attempt], prepared: PreparedJob, profile: Profile) -> Profile:
-    for attempt in attempts:
-        profile = refined(profile, attempt.found.plan, prepared.facts, attempt.spent_s)
-    return profile
 
 
 def test_who_wants_to_stop_while_plans_are_tried_waits_for_one_round(live: LiveFleet) -> None:

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from potluck.plan.baselines import PLANNERS
 from potluck.plan.events import COMPUTES, simulate
 from potluck.plan.memory import peak_bytes
-from potluck.plan.refine import levelled, refined
+from potluck.plan.refine import corrected, levelled
 from potluck.plan.tables import Tables
 from potluck.types import Member, Plan, Profile, Stage
 from tests.unit.plan.instances import a_model, a_profile
@@ -16,20 +16,42 @@ from tests.unit.plan.instances import a_model, a_profile
 FACTS = a_model(1, 6)
 
 
-def test_devices_become_as_fast_as_they_were_and_others_stay() -> None:
+def test_what_all_devices_have_in_common_counts_at_once_and_for_everybody() -> None:
     profile = a_profile(1, FACTS, [1.0, 0.5, 0.25])
     plan = PLANNERS["1f1b"](FACTS, profile, 8, 6)
     busy = simulate(plan, FACTS, profile).busy_s
-    first, second, *_ = plan.devices
+    first, second, third = plan.devices
     spent = {
         first: {"forward": busy[first], "backward": busy[first], "reduce": 99.0},  # twice what was thought
-        second: {"forward": busy[second] * 0.5},
+        second: {"forward": busy[second] * 2},
     }
-    again = simulate(plan, FACTS, refined(profile, plan, FACTS, spent)).busy_s
-    assert again[first] == pytest.approx(2 * busy[first])
-    assert again[second] == pytest.approx(busy[second] / 2)
-    assert all(again[d] == pytest.approx(busy[d]) for d in plan.devices if d not in (first, second))
+    again = simulate(plan, FACTS, corrected(profile, FACTS, [(plan, spent)])).busy_s
+    for device in (first, second, third):
+        assert again[device] == pytest.approx(2 * busy[device])
     assert "reduce" not in COMPUTES  # waiting for others says nothing of a device
+
+
+def test_what_sets_a_device_apart_counts_more_the_more_often_it_was_seen() -> None:
+    profile = a_profile(1, FACTS, [1.0, 0.5])
+    plan = PLANNERS["1f1b"](FACTS, profile, 8, 6)
+    busy = simulate(plan, FACTS, profile).busy_s
+    slow, fast = plan.devices
+    spent = {slow: {"forward": busy[slow] * 3}, fast: {"forward": busy[fast] / 3}}
+    for times in range(1, 5):
+        again = simulate(plan, FACTS, corrected(profile, FACTS, [(plan, spent)] * times)).busy_s
+        assert again[slow] / busy[slow] == pytest.approx(3 ** (times / (times + 1)))
+        assert again[fast] / busy[fast] == pytest.approx(3 ** (-times / (times + 1)))
+
+
+def test_devices_that_were_slow_by_turns_are_alike_in_the_end() -> None:
+    profile = a_profile(1, FACTS, [1.0, 1.0])
+    plan = PLANNERS["1f1b"](FACTS, profile, 8, 6)
+    busy = simulate(plan, FACTS, profile).busy_s
+    one, other = plan.devices
+    first = {one: {"forward": busy[one] * 1.3}, other: {"forward": busy[other]}}
+    then = {one: {"forward": busy[one]}, other: {"forward": busy[other] * 1.3}}
+    again = simulate(plan, FACTS, corrected(profile, FACTS, [(plan, first), (plan, then)])).busy_s
+    assert again[one] / busy[one] == pytest.approx(again[other] / busy[other])
 
 
 def test_one_wild_round_does_not_make_a_device_useless() -> None:
@@ -37,8 +59,9 @@ def test_one_wild_round_does_not_make_a_device_useless() -> None:
     plan = PLANNERS["1f1b"](FACTS, profile, 8, 6)
     busy = simulate(plan, FACTS, profile).busy_s
     wild = {plan.devices[0]: {"forward": 1000 * busy[plan.devices[0]]}}
-    again = simulate(plan, FACTS, refined(profile, plan, FACTS, wild)).busy_s
+    again = simulate(plan, FACTS, corrected(profile, FACTS, [(plan, wild)])).busy_s
     assert again[plan.devices[0]] == pytest.approx(4 * busy[plan.devices[0]])
+    assert corrected(profile, FACTS, []) is profile
 
 
 def _shared(profile: Profile, shares: tuple[int, int, int]) -> Plan:
