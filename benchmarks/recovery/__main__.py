@@ -142,12 +142,19 @@ def _planned(quick: bool, seeds: int, models: tuple[str, ...]) -> Iterator[tuple
 @click.option("--quick", is_flag=True, help="Every scenario once.")
 @click.option("--seeds", type=click.IntRange(1), default=20, show_default=True, help="Of a full run: how often each.")
 @click.option("--model", "models", multiple=True, type=click.Choice([GPT, CNN]), help="Only these; may be repeated.")
+@click.option(
+    "--scenarios/--no-scenarios",
+    "with_losses",
+    default=True,
+    help="Whether to lose devices in every way; without, figures are added to those that the folder has.",
+)
 @click.option("--compare/--no-compare", "with_others", default=True, help="Whether to run the baselines.")
 @click.option("--results", type=click.Path(path_type=Path, file_okay=False), help="Folder for figures and picture.")
 @click.option("--json", "as_json", is_flag=True, help="End with one JSON object.")
 def main(
-    quick: bool, seeds: int, models: tuple[str, ...], with_others: bool, results: Path | None, as_json: bool
-) -> None:
+    quick: bool, seeds: int, models: tuple[str, ...], with_losses: bool, with_others: bool, results: Path | None,
+    as_json: bool,
+) -> None:  # fmt: skip
     """Loses devices. Example: python -m benchmarks.recovery --quick --model small_gpt --no-compare"""
     ended_by_signals()
     try:
@@ -157,29 +164,35 @@ def main(
     tally, began, picture = Tally(), time.monotonic(), ""
     with tempfile.TemporaryDirectory() as name, Testbed(FLEETS / "lab-100.toml") as bed:
         bench = Bench(bed, Path(name))
-        bench.survive(tally, list(_planned(quick, seeds, models)))
+        bench.survive(tally, list(_planned(quick, seeds, models)) if with_losses else [])
         overhead = {model: bench.protection(model) for model in models or PROTECTED}
         others: dict[str, Any] = {}
         if with_others:
             others, picture = bench.compare()
-    everything: dict[str, Any] = {
+    lost: dict[str, Any] = {
         "quick": quick, "scenarios": tally.ran, "failed": tally.failed, "samples_lost": tally.lost,
         "samples_doubled": tally.doubled, "equal": tally.differences, "detect_s": spread(
             [*tally.detect_s["closed"], *tally.detect_s["silent"]]
         ), "detect_closed_s": spread(tally.detect_s["closed"]), "detect_silent_s": spread(tally.detect_s["silent"]),
         "switch_s": spread(tally.switch_s), "rounds_replayed": tally.replayed,
         "recover_rounds": spread(chain(*tally.recover_rounds.values())), "recover_rounds_each": tally.recover_rounds,
-        "protection_overhead": overhead, **others,
-        "machine": machine(), "seconds": time.monotonic() - began,
+    }  # fmt: skip
+    word = "recovery-quick" if quick else "recovery"
+    file = None if results is None else results / f"{word}.json"
+    known = {} if with_losses or file is None or not file.exists() else json.loads(file.read_text())
+    seconds = known.get("seconds", 0.0) + time.monotonic() - began
+    overhead = {**known.get("protection_overhead", {}), **overhead}
+    everything = {
+        **known, **(lost if with_losses else {}), "protection_overhead": overhead, **others, "machine": machine(),
+        "seconds": seconds,
     }  # fmt: skip
     for key, value in everything.items():
         print(f"{key}: {value}")
-    if results is not None:
-        results.mkdir(parents=True, exist_ok=True)
-        word = "recovery-quick" if quick else "recovery"
-        (results / f"{word}.json").write_text(json.dumps(everything, indent=1) + "\n")
+    if file is not None:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(json.dumps(everything, indent=1) + "\n")
         if picture:
-            (results / f"{word}.svg").write_text(picture)
+            file.with_suffix(".svg").write_text(picture)
     if as_json:
         print(json.dumps(everything))
 
