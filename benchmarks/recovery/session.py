@@ -133,8 +133,8 @@ class Outcome:
         return next((at - fault_s for r, at in times if at > fault_s and r.round > reached), None)
 
     def recover_rounds(self) -> float | None:
-        """From the declaration of the loss to the first commit of a round that was never committed before, in rounds by
-        the plan that those who are left have then, less those that were trained again on the way."""
+        """From the declaration of the loss to the first commit of a round that was never committed before, in rounds as
+        those who are left trained them meanwhile, by one plan or by two, less those that were trained again."""
         if not self.losses:
             return None
         declared_s = self.began_s + self.losses[0].at_s
@@ -144,7 +144,7 @@ class Outcome:
         again = next((place for place, (r, _) in enumerate(after) if r.round > newest), None)
         if again is None or len(after) < 3:
             return None
-        usual = statistics.median(r.seconds for r, _ in after[: max(again + 1, _SOME_ROUNDS)])
+        usual = statistics.fmean(r.seconds for r, _ in after[: max(again + 1, _SOME_ROUNDS)])
         return (after[again][1] - declared_s) / usual - again
 
 

@@ -42,5 +42,13 @@ def test_recovery_counts_to_the_first_round_that_is_new() -> None:
     assert found == pytest.approx((10.0 - 3.5) / 2.0 - 2)
 
 
+def test_rounds_trained_again_by_two_plans_count_as_one_each() -> None:
+    before = [(number, 1.0, 1.0 + number) for number in range(5)]
+    slow = [(0, 2.0, 8.0), (1, 2.0, 10.0)]  # ready a second after the loss
+    fast = [(2, 0.5, 11.5), (3, 0.5, 12.0), (4, 0.5, 12.5), (5, 0.5, 13.0)]  # adopted in another second
+    found = an_outcome(*before, *slow, *fast, lost_s=5.0).recover_rounds()
+    assert found == pytest.approx((13.0 - 5.0) / 1.0 - 5)  # six rounds in six seconds, and two seconds beside
+
+
 def test_without_a_loss_there_is_nothing_to_count() -> None:
     assert Outcome(rounds=[a_round(0, 1.0)], committed_s=[1.0]).recover_rounds() is None
