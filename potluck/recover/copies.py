@@ -3,8 +3,8 @@
 Each device keeps a copy of its own state, to go back to. Of a stage that one device holds alone, another device, its
 guardian, keeps a second one; members of a group have each other, and where one group holds the whole model, nothing is
 copied. A copy takes a tenth of a link, or half of what training leaves idle of it, in small pieces. The time between
-copies follows Young: the root of twice what one costs, times the time between losses; and copies take at most three
-hundredths of any device's time.
+copies follows Young: the root of twice what one costs, times the time between losses; and copies take at most a
+fortieth of any device's time.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ BETWEEN_LOSSES_S = 150.0  # what is assumed; the time between copies goes with i
 _PART_OF_A_LINK = 0.1
 _NOT_MEASURED = CopyLine(12.5e6, shared=True)  # taken for 100 Mbit/s
 _PART_OF_WHAT_IS_IDLE = 0.5
-_MOST_OF_A_DEVICE = 0.03
+_MOST_OF_A_DEVICE = 0.025
 
 
 def guardians(plan: Plan) -> dict[str, str]:

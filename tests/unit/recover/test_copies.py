@@ -56,7 +56,7 @@ def test_the_time_between_copies_goes_with_the_root_of_what_one_costs() -> None:
     [
         (0.12, 1.0, 6.0),  # the root of 2 x 0.12 x 150
         (0.12, 9.0, 9.0),  # one at a time
-        (0.96, 1.0, 32.0),  # at most three hundredths of a device
+        (0.96, 1.0, 38.4),  # at most a fortieth of a device
     ],
 )
 def test_devices_say_what_a_copy_costs_them(cost_s: float, took_s: float, period_s: float) -> None:
