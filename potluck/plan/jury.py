@@ -131,10 +131,10 @@ class Jury:
             best = start
             while time.monotonic() < self._deadline:
                 late = [stage.late_weights for stage in best.plan.stages]
-                steps = (putting_all_off(plan, late) for _, plan in near(best.plan))
-                better = self._faster_step(best, steps)
+                better = self._faster_step(best, ((s, putting_all_off(plan, late)) for s, plan in near(best.plan)))
                 if better is None:
-                    better = self._faster_step(best, (self._late_where_it_can(plan) for _, plan in beside(best.plan)))
+                    others = ((s, self._late_where_it_can(plan)) for s, plan in beside(best.plan))
+                    better = self._faster_step(best, others)
                 if better is None:
                     break
                 best = better
@@ -145,12 +145,12 @@ class Jury:
             found.setdefault(judged.plan.micro_batches, judged)
         return list(found.values())
 
-    def _faster_step(self, best: Judged, plans: Iterable[Plan]) -> Judged | None:
-        """The fastest of the first few of these plans among which there is a faster one."""
-        fitting = (plan for plan in plans if fits(plan, self._facts, self._tables))
-        while some := list(islice(fitting, _AT_ONCE)):
-            self.hear((best.cost_s, plan) for plan in some)
-            heard = [self._judged[plan] for plan in some if plan in self._judged]
+    def _faster_step(self, best: Judged, offered: Iterable[Offer]) -> Judged | None:
+        """The fastest of the first few of these plans among which there is a faster one, while there is time."""
+        fitting = (offer for offer in offered if fits(offer[1], self._facts, self._tables))
+        while time.monotonic() < self._deadline and (some := list(islice(fitting, _AT_ONCE))):
+            self.hear(some)
+            heard = [self._judged[plan] for _, plan in some if plan in self._judged]
             fastest = min(heard, key=lambda j: j.sample_s, default=best)
             if fastest.sample_s < best.sample_s * _FASTER:
                 return fastest

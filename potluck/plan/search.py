@@ -86,7 +86,7 @@ def find_plan(
     jury.put_off()
     jury.refine(
         lambda plan: [o for s in searches for o in s.around(plan)],
-        lambda plan: [o for s in searches for o in s.beside(plan)],
+        lambda plan: [o for s in searches for o in s.beside(plan, began + seconds)],
     )
     jury.hear(jury.know_rivals(o for planners in others for o in planners.offers(began + seconds)))
     bound_s = min(lower_bound_s(cost, began + seconds) for cost in every)
@@ -198,13 +198,16 @@ class Search:
         scored = sorted(zip(self.cost.seconds(near), near, strict=True), key=lambda s: s[0]) if near else []
         return [(float(seconds), self.cost.plan(line)) for seconds, line in scored[:_AROUND]]
 
-    def beside(self, plan: Plan) -> list[tuple[float, Plan]]:
-        """The best few plans of this micro-batch size with groups one move from a plan's."""
+    def beside(self, plan: Plan, deadline: float) -> list[tuple[float, Plan]]:
+        """The best few plans of this micro-batch size with groups one move from a plan's, of as many as there is time
+        for."""
         if (plan.micro_batch_size, plan.micro_batches) != (self.cost.rows, self.cost.micro_batches):
             return []
         groups = tuple(tuple(m.device for m in stage.group) for stage in plan.stages)
         found: list[tuple[float, Line]] = []
         for other in neighbours(groups, self._devices, self._seed):
+            if time.monotonic() > deadline:
+                break
             guesses = self.guide.guesses(other)[:_GUESSES]
             shapes = dict.fromkeys(s for g in guesses for s in self.shapes.of(other, g.cuts))
             lines = [line for s in shapes if (line := self.cost.line(s)) is not None]

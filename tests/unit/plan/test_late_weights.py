@@ -6,10 +6,11 @@ import pytest
 from msgspec.structs import replace
 
 from potluck.plan.baselines import PLANNERS
+from potluck.plan.cost import CostModel
 from potluck.plan.events import Simulated, simulate
 from potluck.plan.jury import Jury, putting_off
 from potluck.plan.memory import peak_bytes
-from potluck.plan.search import find_plan
+from potluck.plan.search import Search, find_plan
 from potluck.plan.tables import Tables
 from potluck.types import Member, Plan, Profile, Stage
 from tests.unit.plan.instances import a_model, a_profile
@@ -141,11 +142,29 @@ def test_a_climb_starts_from_every_number_of_micro_batches(monkeypatch: pytest.M
     assert jury.best().plan == summit
 
 
+def test_a_step_keeps_what_the_cost_model_says_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    facts = a_model(0, 8)
+    profile = able(a_profile(0, facts, [1.0, 1.0], bandwidth=1e15))
+    start, better = cut_at(4), cut_at(5)
+    times = {start: 2.0, better: 1.0}
+    monkeypatch.setattr("potluck.plan.jury.simulate", lambda plan, *_, **__: Simulated(times.get(plan, 9.0), {}))
+    jury = Jury(facts, profile, Tables(profile), float("inf"))
+    jury.hear([(2.5, start)])
+    jury.refine(lambda plan: [(1.5, better)], lambda plan: [])
+    assert (jury.best().plan, jury.best().cost_s) == (better, 1.5)
+
+
+def test_no_other_groups_are_looked_at_when_the_time_is_up() -> None:
+    facts = a_model(0, 8)
+    profile = able(a_profile(0, facts, [1.0, 1.0]))
+    search = Search(CostModel(facts, profile, 4, 4), seed=0, deadline=float("inf"))
+    assert search.beside(cut_at(4), deadline=float("inf"))
+    assert not search.beside(cut_at(4), deadline=0.0)
+
+
 def swapped(plan: Plan) -> Plan:
     first, last = plan.stages
-    return replace(
-        plan, stages=(replace(first, group=last.group), replace(last, group=first.group)),
-    )  # fmt: skip
+    return replace(plan, stages=(replace(first, group=last.group), replace(last, group=first.group)))
 
 
 def cut_at(cut: int, micro_batches: int = 4) -> Plan:
