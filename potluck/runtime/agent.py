@@ -10,29 +10,22 @@ import traceback
 from collections.abc import Callable, Sequence
 
 import torch
-from msgspec.structs import replace
 
 from potluck import __version__
 from potluck.control.agent import AgentState, agent_transition
 from potluck.control.agent_words import (
     AgentEvent,
     AgentOrder,
-    Applied,
     Assemble,
-    Assembled,
     Cancel,
     CoordinatorGone,
     Copied,
     Decide,
-    Evaluated,
     GaveUp,
     HeldLongEnough,
     Keep,
     Leave,
     MakeCopy,
-    Refused,
-    Reported,
-    Reports,
     ReportState,
     RunEvaluation,
     RunSurvey,
@@ -46,49 +39,37 @@ from potluck.control.agent_words import (
 )
 from potluck.datasets.local import LocalData
 from potluck.errors import OUT_OF_MEMORY, Cancelled, DeviceError, InputError, LinkError, PotluckError
-from potluck.model.program import ProgramPair, decode
-from potluck.plan.schedule import stage_of
-from potluck.runtime.assembling import put_together, site_of
 from potluck.runtime.carriers import open_link
-from potluck.runtime.committers import AskCoordinator, DecideAlone
-from potluck.runtime.copier import Copier
 from potluck.runtime.devices import host_words
-from potluck.runtime.executor import Committer, Executor
 from potluck.runtime.holding import Client, found_again, write_held
-from potluck.runtime.keeper import Keeper, subset
 from potluck.runtime.measuring import Surveyor
 from potluck.runtime.misbehaviour import misbehave
 from potluck.runtime.own_work import OwnWork
 from potluck.runtime.stage import StageState
-from potluck.runtime.state_transfer import send_state
+from potluck.runtime.stage_work import StageWork
 from potluck.runtime.throttle import Throttle
-from potluck.types import COORDINATOR, DeviceSpec, Held
+from potluck.types import DeviceSpec, Held
 from potluck.units import duration_text
 from potluck.wire.channel import Disconnected
 from potluck.wire.link import Link
 from potluck.wire.messages import (
     PROOF_VARIABLE,
     PROTOCOL,
-    Begin,
-    Committed,
     Durable,
-    Evaluate,
     Failed,
     Hello,
     Leaving,
     Linked,
     Load,
     Misbehave,
-    Prepare,
-    Ready,
     Repace,
     Stop,
     Unreachable,
-    Verdict,
     Welcome,
     Work,
 )
 
+_TIMEOUT_S = 120.0  # until the coordinator says otherwise
 _EXPLAINED_S, _LOOK_S = 5.0, 0.05  # in which the control channel says why a link broke
 
 
@@ -110,17 +91,11 @@ class Agent:
         self._lock = threading.RLock()
         self._state = AgentState(me=spec.name, patient=hold_s > 0)
         self._work: queue.Queue[AgentOrder | Welcome | Load | Work] = queue.Queue()
-        self._verdicts: queue.Queue[Verdict | None] = queue.Queue()
         self._link: Link | None = None
-        self._timeout_s = 120.0
         self._pump = threading.Thread(target=self._listen, name="potluck-orders", daemon=True)
-        self._executor: Executor | None = None
-        self._next: Executor | None = None  # whose state is being put together
-        self._programs: tuple[str, ProgramPair] | None = None  # with their digest, as the next plan's are the same
-        self._keeper = Keeper(lambda: self._state.live)
-        self._copier = Copier(self._keeper, self._stored, self._timeout_s)
+        self._stage = StageWork(self, spec, device, self._throttle, say, self._stored, _TIMEOUT_S)
         self._surveyor = Surveyor(client, spec, device)
-        self._own = OwnWork(spec.name, device, {one.name: one for one in data}, bind, self._throttle, self._fetch)
+        self._own = OwnWork(spec.name, device, {one.name: one for one in data}, bind, self._throttle, self.fetch)
         self._welcome: Welcome | None = None
         self._closed = False
 
@@ -166,14 +141,14 @@ class Agent:
         Where there is no coordinator to ask, what is held is written down.
         """
         if self._state.sought:
-            self._tell(HeldLongEnough())
+            self.tell(HeldLongEnough())
         elif not self._own.leave(lambda: self._client.send(Leaving())):
             self._client.send(Leaving())
 
     def close(self) -> None:
         """Ends everything that runs in the background."""
         self._closed = True
-        self._copier.close()
+        self._stage.close()
         self._own.close()
         if self._link is not None:
             self._link.close()
@@ -198,7 +173,7 @@ class Agent:
         while not self._closed:
             event = self._client.inbox.get()
             if isinstance(event, Disconnected):
-                self._tell(CoordinatorGone(why=event.why))
+                self.tell(CoordinatorGone(why=event.why))
                 if not self._state.sought or not self._sought():
                     return
             elif isinstance(event.message, Welcome | Load | Work):
@@ -212,7 +187,7 @@ class Agent:
                     self._say(f"told to {event.message.do}, for a rehearsal")
                     misbehave(event.message, self._throttle.slow_down, self.leave)
             else:
-                self._tell(event.message)
+                self.tell(event.message)
                 if isinstance(event.message, Stop):
                     return
 
@@ -222,7 +197,7 @@ class Agent:
         self._say(f"holding round {self._newest()} for {duration_text(self._hold_s)}, looking for {address}")
         client = found_again(address, self._hello(), self._hold_s, lambda: self._closed or self._state.phase == "over")
         if client is None:
-            self._tell(HeldLongEnough())
+            self.tell(HeldLongEnough())
             return False
         self._client.close()
         self._client = client
@@ -234,7 +209,16 @@ class Agent:
 
     # --- in any thread
 
-    def _tell(self, event: AgentEvent) -> None:
+    @property
+    def state(self) -> AgentState:
+        """Where its state machine stands now."""
+        return self._state
+
+    def fetch(self, digest: str, timeout_s: float) -> bytes:
+        """What the coordinator offers under a digest."""
+        return self._client.fetch(digest, timeout_s)
+
+    def tell(self, event: AgentEvent) -> None:
         """Something happens; what follows from it is done, or queued where it takes time."""
         with self._lock:
             self._state, orders = agent_transition(self._state, event)
@@ -244,8 +228,8 @@ class Agent:
     def _stored(self, held: Held, state: StageState, cost_s: float) -> None:
         """A copy is whole. Kept and told as one, so that nobody is told of what was let go in between."""
         with self._lock:
-            self._keeper.keep(held, state)
-            self._tell(Copied(held=held, cost_s=cost_s))
+            self._stage.keeper.keep(held, state)
+            self.tell(Copied(held=held, cost_s=cost_s))
 
     def _obey(self, order: AgentOrder) -> None:
         about = order.message if isinstance(order, Tell) else None
@@ -254,16 +238,15 @@ class Agent:
             case Tell():
                 self._client.send(order.message)
             case Decide():
-                self._verdicts.put(order.verdict)
+                self._stage.decide(order.verdict)
             case Cancel():
-                self._verdicts.put(None)
+                self._stage.decide(None)
                 if self._link is not None:
                     self._link.cancel(order.reason)
             case Keep():
-                self._keeper.retain(order.copies)
+                self._stage.keeper.retain(order.copies)
             case TrainState():
-                self._executor, self._next = (self._next if order.held is not None else None), None
-                self._keeper.train(None if self._executor is None else self._executor.stage.state)
+                self._stage.adopt(order.held)
             case Seek():
                 self._say(f"the coordinator is gone ({order.why})")
             case _:
@@ -278,26 +261,26 @@ class Agent:
             case Welcome():
                 self._enter(order)
             case Load():
-                self._client.send(self._own.load(order, self._timeout_s))
+                self._client.send(self._own.load(order, self._stage.timeout_s))
             case Work():
                 self._train_own(order)
             case Assemble():
-                self._unless_interrupted(lambda: self._assemble(order.prepare))
+                self._unless_interrupted(lambda: self._stage.assemble(self._open_link(), order.prepare))
             case Train():
-                self._unless_interrupted(lambda: self._train(order.begin))
+                self._unless_interrupted(lambda: self._stage.train(order.begin))
             case RunEvaluation():
-                self._unless_interrupted(lambda: self._evaluate(order.evaluate))
+                self._unless_interrupted(lambda: self._stage.evaluate(order.evaluate))
             case ReportState():
-                self._unless_interrupted(lambda: self._report_state(order.round))
+                self._unless_interrupted(lambda: self._stage.report_state(order.round))
             case MakeCopy():
-                self._copy(order.held)
+                self._stage.copy(order.held)
             case RunSurvey():
                 self._survey(order.survey)
 
     def _enter(self, welcome: Welcome) -> None:
-        self._timeout_s, self._welcome = welcome.timeout_s, welcome
+        self._stage.timeout_s, self._welcome = welcome.timeout_s, welcome
         if self._own.incarnation:
-            self._tell(Works())
+            self.tell(Works())
         if self._link is not None:  # of before: another coordinator may count its terms from 1 again
             self._link.close()
         self._link = open_link(welcome.carrier, self._spec.name, self._bind, welcome.bandwidth_bytes_s)
@@ -315,7 +298,7 @@ class Agent:
         self._client.send(self._own.meet(order, self._welcome))
         try:
             self._own.begin(order)
-            self._tell(Works())
+            self.tell(Works())
             self._own.train(lambda: not self._work.empty())
         except LinkError as error:
             deadline = time.monotonic() + _EXPLAINED_S
@@ -325,102 +308,30 @@ class Agent:
                 self._say(str(error))
                 self._client.send(Unreachable(text=str(error)))
 
-    def _fetch(self, digest: str, timeout_s: float) -> bytes:
-        return self._client.fetch(digest, timeout_s)
-
     def _unless_interrupted(self, work: Callable[[], None]) -> None:
         """Does something that needs others; if one does not answer, says so and waits for the next plan."""
         try:
             work()
         except LinkError as error:
-            if self._executor is not None:
-                self._executor.stage.abort()
+            self._stage.abort()
             cancelled = isinstance(error, Cancelled)
             if not cancelled:
                 self._say(str(error))
-            self._tell(GaveUp(why="" if cancelled else str(error)))
+            self.tell(GaveUp(why="" if cancelled else str(error)))
 
     def _survey(self, survey: Survey) -> None:
-        self._executor = None  # its stage makes room, and comes anew with the next plan
-        self._keeper.train(None)
-        self._keeper.retain(())
+        self._stage.clear()
         try:
             self._surveyor.obey(survey)
         except Cancelled:
-            self._tell(GaveUp())
+            self.tell(GaveUp())
         else:
-            self._tell(Surveyed())
-
-    def _assemble(self, order: Prepare) -> None:
-        """Puts the state of a stage together. Until that is done, what was held before is still held."""
-        link = self._open_link()
-        if self._programs is None or self._programs[0] != order.program:
-            self._programs = order.program, decode(self._client.fetch(order.program, self._timeout_s))
-        while not self._verdicts.empty():  # of a round that was given up
-            self._verdicts.get_nowait()
-        link.adopt(order.term, order.peers, order.window_bytes)
-        if self._given_up(order):  # and `adopt` has forgotten it
-            raise Cancelled("the plan was given up before it was in force")
-        state = put_together(link, order, self._spec.name, self._keeper, self._timeout_s)
-        if self._spec.name in order.plan.devices:
-            self._next = self._made(link, order, state, self._programs[1])
-        self._tell(Assembled(term=order.term))
-        if self._state.phase == "training":
-            index = stage_of(order.plan, self._spec.name)
-            first, end = order.plan.stages[index].blocks
-            words = f"holds stage {index + 1} of {len(order.plan.stages)}: blocks {first}-{end - 1}"
-            self._say(f"{self._spec.name} {words}")
-
-    def _given_up(self, order: Prepare) -> bool:
-        state = self._state
-        return state.phase != "preparing" or state.stop is not None or state.force != order
-
-    def _made(self, link: Link, order: Prepare, state: StageState, programs: ProgramPair) -> Executor:
-        """What trains a stage."""
-        site, sums = site_of(link, order, self._spec.name, state, programs, self._device, self._timeout_s)
-        committer: Committer
-        if order.own_commit:
-            names = [s.name for s in programs.train.sources if s.kind == "parameter" and s.trainable]
-            committer = DecideAlone(site.me, self._tell_ready, names, order.clip_norm, self._goes_on)
-        else:
-            committer = AskCoordinator(self._tell_ready, self._verdicts, self._timeout_s)
-        return Executor(site, sums, committer, self._throttle)
-
-    def _tell_ready(self, ready: Ready | Committed) -> None:
-        self._tell(Reports(ready=ready))
-
-    def _goes_on(self) -> bool:
-        """Whether somebody would hear of a commit."""
-        return self._state.phase == "training"
-
-    def _evaluate(self, order: Evaluate) -> None:
-        self._duty().evaluate(order)
-        self._tell(Evaluated())
-
-    def _train(self, order: Begin) -> None:
-        self._copier.training(self._duty().site.link)
-        verdict = self._duty().run_round(order)
-        self._tell(Applied(round=order.round) if verdict.kind == "commit" else Refused(round=order.round))
-
-    def _copy(self, held: Held) -> None:
-        force = self._state.force
-        if force is None or self._executor is None or force.term != held.term:
-            return
-        wards = {d: replace(held, stage=stage_of(force.plan, d)) for d in force.wards}
-        self._copier.copy(self._executor.site.link, held, force.guardian, wards, force.copy_line)
-
-    def _report_state(self, round: int) -> None:
-        executor = self._duty()
-        parameters, buffers = executor.site.layout.reported_names(self._spec.name)
-        if parameters or buffers:
-            state = subset(executor.stage.state(), (*parameters, *buffers))
-            send_state(executor.site.link, COORDINATOR, round, state, self._timeout_s)
-        self._tell(Reported())
+            self.tell(Surveyed())
 
     def _write_down(self) -> None:
         """What is held, as files, as nobody will ask for it any more."""
         try:
-            states = [(held, self._keeper.state(held)) for held in self._state.inventory]
+            states = [(held, self._stage.keeper.state(held)) for held in self._state.inventory]
             if weights := self._own.tensors():
                 states.append((Held(term=0, stage=0, round=0, live=True), StageState(weights, {})))
             folder = write_held(self._spec.name, states)
@@ -433,11 +344,6 @@ class Agent:
         if self._link is None:
             raise DeviceError("a plan came before the welcome; join again")
         return self._link
-
-    def _duty(self) -> Executor:
-        if self._executor is None:
-            raise DeviceError("an order came before a plan; join again")
-        return self._executor
 
 
 def _one_line(error: Exception) -> str:
