@@ -244,7 +244,7 @@ def test_a_newcomer_is_measured_and_put_to_use_between_two_rounds(tmp_path: Path
         with LiveFleet(slow, Options(timeout_s=PATIENT)) as live:
             deed.live = live  # type: ignore[assignment]
             profile = profile_fleet(live, prepared, settings)
-            stop = Stopper()
+            stop = Stopper("fast")
             options = Options(
                 run_dir=tmp_path / "run", timeout_s=PATIENT, watchers=(deed, stop), profile_s=1.0, plan_s=0.5,
                 should_stop=stop.wanted,
@@ -255,22 +255,26 @@ def test_a_newcomer_is_measured_and_put_to_use_between_two_rounds(tmp_path: Path
         for process in newcomers:
             process.wait(20.0)
     assert stop.adopted, "the newcomer was never used"
-    assert "fast" in stop.adopted[-1].plan.devices
     assert (result.samples_lost, result.samples_doubled) == (0, 0)
     assert audit(tmp_path / "run").exact
-    [incident] = incidents(tmp_path / "run")
-    assert (incident.kind, incident.replayed_rounds) == ("joined", 0)
+    happened = incidents(tmp_path / "run")
+    assert all(i.replayed_rounds == 0 for i in happened)
+    assert [i.kind for i in happened if i.device == "fast"] == ["joined"]
 
 
 class Stopper:
-    """Stops a run a few rounds after its second plan."""
+    """Stops a run a few rounds after its second plan, or after the first that has some device.
 
-    def __init__(self) -> None:
+    A busy machine looks like a slow device: there may be other plans before that.
+    """
+
+    def __init__(self, device: str | None = None) -> None:
         self.adopted: list[PlanAdopted] = []
+        self._device = device
         self.rounds = 0
 
     def record(self, record: object) -> None:
-        if isinstance(record, PlanAdopted) and record.round > 0:
+        if isinstance(record, PlanAdopted) and record.round > 0 and self._device in (None, *record.plan.devices):
             self.adopted.append(record)
 
     def lanes(self, round: int, busy: dict[str, float]) -> None:
