@@ -1,7 +1,8 @@
 """What a slow device had no time to measure, from what a faster one of the same kind did measure.
 
 How long a block takes on a slow device is better told by the same block on a fast one, times what they differ by, than
-by the sizes of blocks; and how that grows with the rows, better than by proportion.
+by the sizes of blocks; and how that grows with the rows, better than by how other blocks grow: large weights take as
+long for two rows as for sixteen, large images do not.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ from collections.abc import Sequence
 from msgspec.structs import replace
 
 from potluck.types import BlockProfile, DeviceProfile, Timing
+
+Ratios = dict[int, float]  # rows → how much longer a block takes on a device than on its lender
 
 _FEWEST = 2  # cells that both have measured, to tell how they differ
 
@@ -27,35 +30,47 @@ def _helped(device: DeviceProfile, others: Sequence[DeviceProfile]) -> DevicePro
     if lender is device or _measured(lender) == _measured(device):
         return device
     pairs = list(zip(device.blocks, lender.blocks, strict=True))
-    ratios = [ratio for mine, theirs in pairs for ratio in _ratios(mine, theirs).values()]
-    if len(ratios) < _FEWEST:
+    ratios = [_ratios(mine, theirs) for mine, theirs in pairs]
+    if sum(map(len, ratios)) < _FEWEST:
         return device
-    usual = statistics.median(ratios)
-    seen = {cell.rows for block in device.blocks for cell in block.timings if cell.measured}
-    return replace(device, blocks=tuple(_filled(mine, theirs, usual, seen) for mine, theirs in pairs))
+    blocks = (_filled(mine, theirs, own, ratios) for (mine, theirs), own in zip(pairs, ratios, strict=True))
+    return replace(device, blocks=tuple(blocks))
 
 
-def _filled(mine: BlockProfile, theirs: BlockProfile, usual: float, seen: set[int]) -> BlockProfile:
-    """A block, at row counts of which the device knows nothing, or all of them if it has not measured the block."""
-    lent = {cell.rows: cell for cell in theirs.timings}
-    own = _ratios(mine, theirs)
-    timings = []
-    for cell in mine.timings:
-        known = cell.measured or cell.rows not in lent or (own and cell.rows in seen)
-        factor = own[min(own, key=lambda rows: abs(rows - cell.rows))] if own else usual
-        timings.append(cell if known else _scaled(lent[cell.rows], factor))
+def _filled(mine: BlockProfile, theirs: BlockProfile, own: Ratios, ratios: Sequence[Ratios]) -> BlockProfile:
+    """A block, with what the lender measured and the device did not."""
+    lent = {cell.rows: cell for cell in theirs.timings if cell.measured}
+    timings = (
+        cell if cell.measured or cell.rows not in lent else _scaled(lent[cell.rows], _factor(own, cell.rows, ratios))
+        for cell in mine.timings
+    )
     return replace(mine, timings=tuple(timings))
+
+
+def _factor(own: Ratios, rows: int, ratios: Sequence[Ratios]) -> float:
+    """How much longer a block takes here at so many rows: as at the nearest that the device knows of it.
+
+    Where blocks that it measured at both say that rows make a difference, that counts too.
+    """
+    if not own:
+        same = [known[rows] for known in ratios if rows in known]
+        return statistics.median(same or [ratio for known in ratios for ratio in known.values()])
+    nearest = min(own, key=lambda known: abs(known - rows))
+    trends = [known[rows] / known[nearest] for known in ratios if rows in known and nearest in known]
+    return own[nearest] * (statistics.median(trends) if trends else 1.0)
 
 
 def _scaled(cell: Timing, factor: float) -> Timing:
     return replace(cell, forward_s=cell.forward_s * factor, backward_s=cell.backward_s * factor, measured=False)
 
 
-def _ratios(mine: BlockProfile, theirs: BlockProfile) -> dict[int, float]:
-    """Rows → how much longer the block takes here, where both have measured it."""
+def _ratios(mine: BlockProfile, theirs: BlockProfile) -> Ratios:
+    """Of the block, where both have measured it."""
     lent = {cell.rows: _step_s(cell) for cell in theirs.timings if cell.measured}
     return {
-        cell.rows: _step_s(cell) / lent[cell.rows] for cell in mine.timings if cell.measured and lent.get(cell.rows)
+        cell.rows: _step_s(cell) / lent[cell.rows]
+        for cell in mine.timings
+        if cell.measured and lent.get(cell.rows) and _step_s(cell)
     }
 
 

@@ -49,11 +49,21 @@ def test_a_blocks_own_ratio_counts_more_than_the_devices() -> None:
     assert step_s(helped, 1, 16) == pytest.approx(2 * 4.0)
 
 
-def test_row_counts_that_the_device_knows_stay_its_own() -> None:
-    slow = device("slow", {8: 8.0, 16: 20.0}, {8: 6.0}, {8: 0.8})
+def test_blocks_measured_at_both_row_counts_tell_how_the_devices_differ_there() -> None:
+    slow = device("slow", {8: 8.0, 16: 20.0}, {8: 3.0}, {})
     _, helped = borrow([FAST, slow])
-    assert step_s(helped, 1, 16) == 9.0  # its own guess, from how its first block grows
-    assert step_s(helped, 1, 2) == pytest.approx(4 * 0.5)
+    further_apart = (20 / 3) / (8 / 2)
+    assert step_s(helped, 1, 16) == pytest.approx(2 * further_apart * 4.0)
+    assert step_s(helped, 1, 2) == pytest.approx(2 * 0.5)
+    assert step_s(helped, 2, 16) == pytest.approx(20 / 3 * 0.3)
+
+
+def test_what_the_lender_only_guesses_is_no_better() -> None:
+    fast = device("fast", {2: 1.0, 8: 2.0, 16: 3.0}, {8: 1.5, 16: 4.0}, guessed=7.0)
+    slow = device("slow", {8: 8.0}, {8: 6.0})
+    _, helped = borrow([fast, slow])
+    assert step_s(helped, 1, 2) == 9.0
+    assert step_s(helped, 1, 16) == pytest.approx(16.0)
 
 
 def test_nothing_comes_from_another_kind_or_from_too_little() -> None:
