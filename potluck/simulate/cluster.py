@@ -3,7 +3,7 @@
     outcome = simulate_run(seed)        # raises Violation, with the history, when a promise is broken
 
 Only the clock, the lines, the disk and the numbers are made up. The coordinator's part here does what
-`runtime/recovery.py` and `runtime/coordinator.py` do: it turns messages into events and orders into deeds.
+`runtime/terms.py` and `runtime/coordinator.py` do: it turns messages into events and orders into deeds.
 """
 
 from __future__ import annotations
@@ -12,9 +12,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from potluck.control.agent_words import (
-    CoordinatorGone,
-)
+from potluck.control.agent_words import CoordinatorGone
 from potluck.control.cluster import ClusterState, Step, opened, reopened, transition
 from potluck.control.cluster_words import (
     Abandon,
