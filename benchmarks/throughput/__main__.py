@@ -25,10 +25,11 @@ import torch
 
 from benchmarks.testbed import TestbedMissing, check_machine, ended_by_signals
 from benchmarks.testbed.agents import environment
-from benchmarks.throughput.cells import FULL, QUICK, Bench, Cell
+from benchmarks.throughput.cells import FLEETS, FULL, QUICK, Bench, Cell
 from benchmarks.throughput.kept import Kept, Measured, summary
 from benchmarks.throughput.measure import run, say
 from benchmarks.throughput.report import table
+from benchmarks.workloads import WORKLOADS
 
 
 def machine() -> dict[str, Any]:
@@ -47,12 +48,23 @@ def transport_cost() -> tuple[float, float]:
 
 def chosen(bench: Bench, only: tuple[str, ...], repeats: int | None) -> Bench:
     """The benchmark with only the cells named FLEET or FLEET:MODEL."""
-    cells = bench.cells
-    if only:
-        pairs = [word.partition(":") for word in only if ":" in word]
-        cells = tuple(Cell(fleet, model) for fleet, _, model in pairs)
-        cells += tuple(c for c in bench.cells if c.fleet in only)
+    cells = tuple(cell for word in only for cell in _cells(bench, word)) if only else bench.cells
     return replace(bench, cells=cells, repeats=repeats or bench.repeats)
+
+
+def _cells(bench: Bench, word: str) -> tuple[Cell, ...]:
+    fleet, _, model = word.partition(":")
+    fleets = sorted(file.stem for file in FLEETS.glob("*.toml"))
+    if fleet not in fleets:
+        raise click.UsageError(f"--only {word}: no fleet {fleet!r}; give one of {', '.join(fleets)}")
+    if ":" in word:
+        if model not in WORKLOADS:
+            raise click.UsageError(f"--only {word}: no model {model!r}; give one of {', '.join(WORKLOADS)}")
+        return (Cell(fleet, model),)
+    found = tuple(cell for cell in bench.cells if cell.fleet == fleet)
+    if not found:
+        raise click.UsageError(f"--only {word}: nothing is measured there by itself; name a model: {fleet}:MODEL")
+    return found
 
 
 @click.command()
@@ -68,6 +80,7 @@ def main(
     """Measures throughput. Example: python -m benchmarks.throughput --only lab-1000:resnet50 --repeats 1"""
     if add and results is None:
         raise click.UsageError("--add needs --results: the folder that has what was measured before")
+    bench = chosen(QUICK if quick else FULL, only, repeats)
     ended_by_signals()
     try:
         check_machine()
@@ -75,7 +88,7 @@ def main(
         raise click.ClickException(str(error)) from None
     keep = None if results is None else Kept(results, "throughput-quick" if quick else "throughput")
     known = keep.read() if keep is not None and add else Measured()
-    bench, began = chosen(QUICK if quick else FULL, only, repeats), time.monotonic() - known.seconds
+    began = time.monotonic() - known.seconds
     ours, gloo = transport_cost()
     found = replace(known, machine=machine(), cpu_s_per_gb=ours, gloo_cpu_s_per_gb=gloo)
     with tempfile.TemporaryDirectory() as logs:
