@@ -28,7 +28,8 @@ MODEL = "mobilenet_v2"
 DEVICES = (1, 2, 3, 4, 6)
 MICRO_BATCHES, ROWS, STAGES = (8, 16, 32, 64), 8, 3
 SECONDS = 12.0
-_LEFT, _TOP, _WIDTH, _HEIGHT, _APART = 50, 40, 260, 180, 90
+_LINES = 0.2  # between two of the chart
+_LEFT, _TOP, _WIDTH, _HEIGHT, _APART, _MARGIN = 50, 40, 260, 180, 90, 24
 
 
 def fleet_text(count: int) -> str:
@@ -63,14 +64,14 @@ def _rate(ours: Ours, batch: int) -> float:
 def chart(panels: Mapping[str, Mapping[int, float]]) -> str:
     """Efficiency over each thing that grows, as an SVG document."""
     parts = []
+    top = 1.2 * max(1.0, *(part for points in panels.values() for part in points.values()))
     for number, (title, points) in enumerate(panels.items()):
         left = _LEFT + number * (_WIDTH + _APART)
-        step = _WIDTH / max(1, len(points) - 1)
-        places = [
-            (left + i * step, _TOP + _HEIGHT * (1 - min(1.2, part) / 1.2)) for i, part in enumerate(points.values())
-        ]
-        for level in (0.0, 0.2, 0.4, 0.6, 0.8, 1.0):
-            y = _TOP + _HEIGHT * (1 - level / 1.2)
+        step = (_WIDTH - 2 * _MARGIN) / max(1, len(points) - 1)
+        heights = (_TOP + _HEIGHT * (1 - part / top) for part in points.values())
+        places = [(left + _MARGIN + i * step, height) for i, height in enumerate(heights)]
+        for level in (n * _LINES for n in range(int(top / _LINES) + 1)):
+            y = _TOP + _HEIGHT * (1 - level / top)
             parts.append(f'<line x1="{left}" x2="{left + _WIDTH}" y1="{y:.1f}" y2="{y:.1f}" stroke="#ddd"/>')
             parts.append(f'<text x="{left - 6}" y="{y + 4:.1f}" text-anchor="end">{level:.1f}</text>')
         line = " ".join(f"{x:.1f},{y:.1f}" for x, y in places)
