@@ -24,6 +24,7 @@ from tests.process.command_line import DEADLINE_S, Potluck
 # A session of its own on a terminal of its own: begins a run, and stays until the terminal is closed.
 SHELL = """
 import fcntl, signal, subprocess, sys, termios
+signal.signal(signal.SIGHUP, signal.SIG_DFL)  # whoever runs the tests with nohup has it ignored
 fcntl.ioctl(0, termios.TIOCSCTTY, 0)
 done = subprocess.run([sys.executable, "-m", "potluck", *sys.argv[1:]])
 print("ended with", done.returncode, flush=True)
