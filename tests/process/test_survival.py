@@ -259,6 +259,7 @@ def test_a_newcomer_is_measured_and_put_to_use_between_two_rounds(tmp_path: Path
     assert audit(tmp_path / "run").exact
     happened = incidents(tmp_path / "run")
     assert all(i.replayed_rounds == 0 for i in happened)
+    assert {i.kind for i in happened} <= {"joined", "slow", "plan"}
     assert [i.kind for i in happened if i.device == "fast"] == ["joined"]
 
 
