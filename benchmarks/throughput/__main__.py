@@ -48,7 +48,8 @@ def transport_cost() -> tuple[float, float]:
 
 def chosen(bench: Bench, only: tuple[str, ...], repeats: int | None) -> Bench:
     """The benchmark with only the cells named FLEET or FLEET:MODEL."""
-    cells = tuple(cell for word in only for cell in _cells(bench, word)) if only else bench.cells
+    named = dict.fromkeys(cell for word in only for cell in _cells(bench, word))
+    cells = tuple(named) if only else bench.cells
     return replace(bench, cells=cells, repeats=repeats or bench.repeats)
 
 

@@ -40,7 +40,12 @@ class Yardstick:
 
     def __init__(self, ideal: Ideal) -> None:
         self._ideal = ideal
-        self._last = ideal.burst()
+        ideal.burst()  # the first is cold
+        self.look()
+
+    def look(self) -> None:
+        """Measures the ideal now: what it was may be minutes old."""
+        self._last = self._ideal.burst()
 
     def beside(self, measure: Callable[[], float | None]) -> Rate | None:
         """Measures something, and the ideal beside it."""
@@ -57,7 +62,6 @@ class Result:
     rates: dict[str, list[Rate]] = field(default_factory=dict)
     errors: dict[str, str] = field(default_factory=dict)
     plans: dict[str, dict[str, Any]] = field(default_factory=dict)
-    peak_memory: dict[str, int] = field(default_factory=dict)
     oom_kills: int = 0
     channels_last_gain: float = 1.0  # of a plain trainer that gets its images in that order, as our devices do
 
@@ -130,7 +134,8 @@ def _measure(bench: Bench, cells: list[Cell], results: dict[Cell, Result], logs:
                     sizes = [micro_batch] if system == DDP else bench.pipelining_sizes
                     _measure_peer(bench, bed, results[cell], system, sizes, yardstick)
             _measure_ours(bench, bed, cells, results, logs, yardstick)
-        _train_in_little_memory(bed, results[cells[0]], logs)
+        for cell in cells:
+            _train_in_little_memory(bed, results[cell], logs / cell.name)
         # The testbed counts for all these cells together; the total is what is reported.
         results[cells[0]].oom_kills += sum(bed.oom_kills(device) for device in bed.devices)
 
@@ -155,9 +160,9 @@ def _measure_ours(
         for cell in cells:
             _set_lines(bed, cell)
             answers = ours.plan(cell, (OURS, *bench.planners), bench.seconds, OURS_TIMEOUT_S)
+            yardstick.look()
             for answer in answers:
                 _train(ours, results[cell], answer, yardstick)
-            results[cell].peak_memory = {device: bed.peak_memory(device) for device in bed.devices}
 
 
 def _train_in_little_memory(bed: Testbed, result: Result, logs: Path) -> None:
@@ -166,6 +171,8 @@ def _train_in_little_memory(bed: Testbed, result: Result, logs: Path) -> None:
     if answer is None or answer["error"] is not None:
         return
     _set_lines(bed, result.cell)
+    for known in bed.fleet.devices:  # a plan before may have left some of them little
+        bed.set_memory(known.name, known.memory_bytes or None)
     for device, size in answer["budget_bytes"].items():
         bed.set_memory(device, int(size * MEMORY_ROOM))
     before = sum(map(bed.oom_kills, bed.devices))

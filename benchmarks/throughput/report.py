@@ -30,7 +30,6 @@ def figures(results: Sequence[Result]) -> dict[str, Any]:
         "ddp_ratio": _by_cell(results, lambda r: _ratio(r.rate(OURS), r.rate(DDP))),
         "predict_error": _by_cell(results, _prediction_errors),
         "plans": _by_cell(results, lambda r: {s: a["plan"] for s, a in r.plans.items()}),
-        "peak_memory": _by_cell(results, lambda r: r.peak_memory),
         "oom_kills": sum(r.oom_kills for r in results),
     }
 
@@ -51,12 +50,12 @@ def _ratio(a: float | None, b: float | None) -> float | None:
 
 
 def _prediction_errors(result: Result) -> dict[str, float]:
-    """Predicted round time over the measured one, less one, of every plan."""
+    """Predicted round time over the measured one, less one, of every plan: each system's last."""
     errors = {}
     for system, answer in result.plans.items():
-        rate = result.rate(system)
-        if rate is not None and answer["predicted_s"] is not None:
-            errors[system] = answer["predicted_s"] * rate / result.cell.batch - 1
+        rates = result.rates.get(system)
+        if rates and answer["predicted_s"] is not None:
+            errors[system] = answer["predicted_s"] * rates[-1].samples_per_s / result.cell.batch - 1
     return errors
 
 

@@ -50,6 +50,7 @@ def efficiencies(count: int, batches: Mapping[int, tuple[int, int | None]], logs
             for key, (batch, micro_batch) in batches.items():
                 one = Cell("equal", MODEL, batch)
                 [answer] = ours.plan(one, (OURS,), SECONDS, OURS_TIMEOUT_S, micro_batch)
+                yardstick.look()
                 rate = yardstick.beside(partial(_rate, ours, batch))
                 assert rate is not None
                 found[key] = rate.part

@@ -11,7 +11,7 @@ from benchmarks.throughput.cells import FULL, QUICK, Cell
 
 def test_cells_are_chosen_by_fleet_or_by_fleet_and_model() -> None:
     assert chosen(QUICK, (), None) == QUICK
-    words = ("lab-100", "nanos-1000:resnet50")
+    words = ("lab-100", "nanos-1000:resnet50", "lab-100:resnet50")
     assert chosen(QUICK, words, 2).cells == (
         Cell("lab-100", "mobilenet_v2"), Cell("lab-100", "resnet50"), Cell("nanos-1000", "resnet50"),
     )  # fmt: skip

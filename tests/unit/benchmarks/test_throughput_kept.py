@@ -13,7 +13,7 @@ from benchmarks.throughput.measure import Rate, Result
 
 
 def _measured() -> Measured:
-    result = Result(Cell("lab-1000", "resnet50", 120), oom_kills=1, peak_memory={"nx": 7})
+    result = Result(Cell("lab-1000", "resnet50", 120), oom_kills=1)
     result.add("potluck", Rate(80.0, 100.0), None)
     result.add("ddp", None, "out of time")
     result.plans["potluck"] = {"predicted_s": 1.5, "plan": "2x60", "given": {"stages": [{"blocks": [0, 3]}]}}
