@@ -10,6 +10,7 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from benchmarks.peers.accumulate import Task, accumulate, fastest, pieces, share
+from benchmarks.peers.memory_order import arranged
 from benchmarks.peers.program import Rounds, Run, Watchdog, finish, run_options
 from benchmarks.peers.ranks import Place, joined
 from benchmarks.workloads import BATCHES, plain, samples, sgd
@@ -25,6 +26,7 @@ def main(run: Run) -> None:
     case = plain(run.model)
     model = case.make_model().to(run.dtype)
     inputs, labels = samples(case, run.batch, run.dtype)
+    inputs = arranged(inputs, run.order)
     with joined(run.timeout_s) as place:
         first, count = share(place.rank, place.world_size, run.batch)
         run.await_start()

@@ -20,6 +20,7 @@ from torch.distributed.pipelining.schedules import PipelineScheduleSingle
 
 from benchmarks.case import Case
 from benchmarks.peers.layers import even_span, layers
+from benchmarks.peers.memory_order import ChannelsLast
 from benchmarks.peers.program import Rounds, Run, Watchdog, finish, run_options
 from benchmarks.peers.ranks import Place, joined
 from benchmarks.workloads import BATCHES, plain, samples, sgd
@@ -61,7 +62,9 @@ def make_stage(run: Run, place: Place) -> Stage:
     model = case.make_model().to(run.dtype)
     every = layers(run.model, model)
     ends = dist.new_group([0, place.world_size - 1]) if case.tied else None  # all ranks must take part in making it
-    module = nn.Sequential(*(every[i] for i in even_span(len(every), place.rank, place.world_size)))
+    module: nn.Module = nn.Sequential(*(every[i] for i in even_span(len(every), place.rank, place.world_size)))
+    if run.channels_last:
+        module = ChannelsLast(module)
     held = {id(p) for p in module.parameters()}
     parameters = {n: p for n, p in model.named_parameters() if id(p) in held}
     here = case.tied and place.rank in (0, place.world_size - 1)

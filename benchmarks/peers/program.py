@@ -40,6 +40,7 @@ class Run:
     timeout_s: float
     ready_file: Path | None = None  # made when all is ready to start
     start_file: Path | None = None  # training starts when it is there
+    channels_last: bool = False  # the channels of a point side by side in memory
 
     def await_start(self) -> None:
         """Says that this process is ready, and waits for the word to start."""
@@ -52,6 +53,11 @@ class Run:
                     f"{self.start_file} did not appear in {self.timeout_s:.0f} s; make it when all are ready"
                 )
             time.sleep(LOOK_S)
+
+    @property
+    def order(self) -> torch.memory_format:
+        """Of images in memory."""
+        return torch.channels_last if self.channels_last else torch.contiguous_format
 
     @property
     def total(self) -> int:
@@ -138,12 +144,13 @@ def run_options(default_micro_batches: str) -> Callable[[Callable[..., None]], C
         def with_run(
             model: str, batch: int, rounds: int, warm_up: int, micro_batches: str, out: Path | None,
             weights: Path | None, dtype: str, timeout_s: float, ready_file: Path | None, start_file: Path | None,
-            **more: Any,
+            channels_last: bool, **more: Any,
         ) -> None:  # fmt: skip
             sizes = tuple(int(word) for word in micro_batches.split(","))
             run = Run(
-                model, batch, rounds, warm_up, sizes, out, weights, DTYPES[dtype], timeout_s, ready_file, start_file
-            )
+                model, batch, rounds, warm_up, sizes, out, weights, DTYPES[dtype], timeout_s, ready_file, start_file,
+                channels_last,
+            )  # fmt: skip
             torch.set_num_threads(1)
             try:
                 command(run, **more)
@@ -170,6 +177,7 @@ def _options(micro_batches: str) -> list[Callable[[Any], Any]]:
         click.option("--out", type=path, help="File for the outcome, one JSON object; stdout if not given."),
         click.option("--weights", type=path, help="File for this rank's parameters at the end (safetensors)."),
         click.option("--dtype", type=click.Choice(list(DTYPES)), default="float32", show_default=True),
+        click.option("--channels-last", is_flag=True, help="Images with the channels of a point side by side."),
         click.option("--ready-file", type=path, help="Made when this process is ready to start."),
         click.option("--start-file", type=path, help="Training starts when this file exists."),
         click.option("--timeout-s", default=300.0, show_default=True, help="Longest wait for anything."),

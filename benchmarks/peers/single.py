@@ -18,13 +18,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import click
-import torch
 
 from benchmarks.peers.accumulate import Task, fastest, pieces
+from benchmarks.peers.memory_order import arranged
 from benchmarks.peers.program import Outcome, Run, Watchdog, finish, run_options
 from benchmarks.workloads import BATCHES, plain, samples, sgd
 
-IMAGES = 4  # axes
 BURST_LOOK_S = 0.2  # rarely: the wait is beside what others measure
 
 
@@ -33,15 +32,12 @@ BURST_LOOK_S = 0.2  # rarely: the wait is beside what others measure
 @click.option("--seconds", default=20.0, show_default=True, help="How long to train.")
 @click.option("--trial-s", default=2.0, show_default=True, help="How long to try each size of micro-batch.")
 @click.option("--bursts", is_flag=True, help="Train whenever the next start file appears, until there is one to end.")
-@click.option("--channels-last", is_flag=True, help="Hand images over with the channels of a point side by side.")
-def main(run: Run, seconds: float, trial_s: float, bursts: bool, channels_last: bool) -> None:
+def main(run: Run, seconds: float, trial_s: float, bursts: bool) -> None:
     """Train on one device for a while, or, with --seconds 0, for --rounds."""
     watchdog = Watchdog(run.timeout_s + seconds)
     case = plain(run.model)
     inputs, labels = samples(case, run.batch, run.dtype)
-    if channels_last and inputs.dim() == IMAGES:
-        inputs = inputs.contiguous(memory_format=torch.channels_last)
-    task = Task(case.make_model().to(run.dtype), case.loss, inputs, labels)
+    task = Task(case.make_model().to(run.dtype), case.loss, arranged(inputs, run.order), labels)
     micro_batch = fastest(task, run.micro_batches, run.batch, trial_s)
     watchdog.pat()
     if bursts:

@@ -36,13 +36,13 @@ class Measured:
     error: str | None = None
 
 
-def peer(bed: Testbed, cell: Cell, system: str, micro_batches: Sequence[int], rounds: int) -> Measured:
-    """Trains the cell with a peer system on all devices."""
+def peer(bed: Testbed, cell: Cell, system: str, micro_batches: Sequence[int], rounds: int, *more: str) -> Measured:
+    """Trains the cell with a peer system on all devices, told so many options more."""
     if system == DDP:
         program = ["benchmarks.peers.ddp"]
     else:
         program = ["benchmarks.peers.pipelining", "--schedule", system.removeprefix("pipelining-")]
-    program += ["--rounds", str(rounds), "--warm-up", "1"]
+    program += ["--rounds", str(rounds), "--warm-up", "1", *more]
     place = {
         "WORLD_SIZE": str(len(bed.devices)), "MASTER_ADDR": bed.address(bed.devices[0]), "MASTER_PORT": str(PORT)
     }  # fmt: skip
@@ -111,7 +111,7 @@ class Lone(NamedTuple):
 def lone(cell: Cell, *more: str) -> Lone:
     """What a plain trainer reaches, told so many options more."""
     sizes = ",".join(str(size) for size in SIZES if cell.batch % size == 0)
-    program = ["benchmarks.peers.single", "--model", cell.model, "--batch", str(cell.batch), "--seconds", "1", *more]
+    program = ["benchmarks.peers.single", "--model", cell.model, "--batch", str(cell.batch), "--seconds", "2", *more]
     command = [sys.executable, "-W", "ignore", "-m", *program, "--micro-batches", sizes]
     done = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=TIMEOUT_S, check=True)
     found = json.loads(done.stdout.splitlines()[-1])

@@ -193,6 +193,19 @@ def test_batch_norm_models_train_to_a_finite_loss(tmp_path, program):
 
 
 @pytest.mark.full
+@pytest.mark.parametrize("program", ["ddp", "pipelining"])
+def test_the_order_of_channels_in_memory_changes_no_weight(tmp_path, program):
+    options = ["--batch", "24", "--warm-up", "0", "--rounds", "1", "--micro-batches", "12", "--dtype", "float64"]
+    found = []
+    for more in ([], ["--channels-last"]):
+        with Ranks(tmp_path, 2, 2, program, *options, *more) as ranks:
+            ranks.outcomes()
+            found.append(ranks.weights())
+    for usual, last in zip(*found, strict=True):
+        _same(last, usual)
+
+
+@pytest.mark.full
 def test_a_killed_rank_ends_the_others(tmp_path):
     with Ranks(tmp_path, 2, 2, "ddp", "--rounds", "1000", "--micro-batches", "8", "--timeout-s", "20") as ranks:
         _wait_until(lambda: _connections(ranks.processes[1].pid) > 0)
