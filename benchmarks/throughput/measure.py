@@ -124,7 +124,7 @@ def _measure(bench: Bench, cells: list[Cell], results: dict[Cell, Result], logs:
     with Testbed(cells[0].fleet_file) as bed:
         usual, quick = lone(cells[0]), lone(cells[0], "--channels-last")
         gain = quick.samples_per_s / usual.samples_per_s
-        # Users of DDP and pipelining get this for one line, so they have what is faster; the ideal is plain by definition.
+        # Users of DDP and pipelining get this for one line, so they have what is faster; the ideal is plain PyTorch.
         options, micro_batch = (("--channels-last",), quick.micro_batch) if gain > 1 else ((), usual.micro_batch)
         for cell in cells:
             results[cell].channels_last_gain = gain

@@ -8,8 +8,9 @@ from typing import Any, NamedTuple
 import torch
 
 from potluck.errors import InputError
-from potluck.model.kernels import is_quick, order, quicker
-from potluck.model.late_weights import can_wait, owing
+from potluck.model.dense import DENSE, dense
+from potluck.model.kernels import is_product, is_quick, order, quicker
+from potluck.model.late_weights import RULES, can_wait, owing
 from potluck.model.operators import OURS, allowed
 from potluck.model.our_operators import Context, our_function, torch_constant
 from potluck.model.program import (
@@ -132,14 +133,17 @@ class Code:
     def _instruction(self, node: Node, rows: int, frees: tuple[int, ...]) -> _Instruction:
         ours = node.op in OURS
         arguments = [self._argument(a, rows) for a in node.args]
-        if self._quick:
-            arguments = quicker(node, arguments, self._values, rows, self._device)
         keywords = {k: self._argument(a, rows) for k, a in node.kwargs.items()}
         function = our_function(node, self._values) if ours else look_up(node.op)
+        rule = RULES.get(node.op)
+        if self._quick and is_product(node, self._values, rows, self._device):
+            function, rule = dense, DENSE
+        elif self._quick:
+            arguments = quicker(node, arguments, self._values, rows, self._device)
         return _Instruction(
             function=function,
             ours=ours,
-            owing=owing(node.op, function) if id(node) in self._can_wait else None,
+            owing=owing(rule, function) if rule is not None and id(node) in self._can_wait else None,
             order=order(node, self._values, rows, self._device) if self._quick else None,
             arguments=arguments,
             fills=tuple((i, a.value) for i, a in enumerate(arguments) if isinstance(a, _Slot)),

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from potluck.model.dense import is_dense
 from potluck.model.program import Node, Program, Ref, Tensor, evaluate_size, inputs_of, shape_of
 
 # Of a convolution of single points on one thread, PyTorch leaves fewer than 16 rows to a kernel that multiplies row by
@@ -23,7 +24,7 @@ _DEFAULTS = (None, [1, 1], [0, 0], [1, 1], 1)  # from the bias on
 # With the channels of a point side by side, BatchNorm and convolutions of few weights take half the time or less
 # (MobileNetV2 in all: 0.6). Where a convolution has many weights for every point that it gives, oneDNN's kernels for
 # that order spend their time on rearranging weights: those get the usual order, for themselves alone.
-_MANY_OF_ONE_POINT, _MANY_OF_SEVERAL = 4000, 200  # weights for every point given
+_MANY = 200  # weights for every point given
 _BY_STRIDES = ("aten.as_strided.default", "aten.view_as_complex.default", "aten.view.dtype")
 _REARRANGING = (
     "aten.permute.default", "aten.transpose.int", "aten.view.default", "aten._unsafe_view.default",
@@ -55,6 +56,11 @@ def is_quick(program: Program) -> bool:
     return program.kernels == "quick" and not any(node.op in _BY_STRIDES for node in program.nodes)
 
 
+def is_product(node: Node, values: Mapping[int, Tensor], rows: int, device: torch.device) -> bool:
+    """Whether to run an operator of so many rows as a matrix product."""
+    return _in_order(node, values) and _with_onednn(device) and is_dense(node, values, rows)
+
+
 def order(node: Node, values: Mapping[int, Tensor], rows: int, device: torch.device) -> torch.memory_format | None:
     """The memory order in which an operator should get its input; what it gives should have its channels last then.
 
@@ -64,9 +70,10 @@ def order(node: Node, values: Mapping[int, Tensor], rows: int, device: torch.dev
         return None
     weight = shape_of(values[inputs_of(node)[1]], rows)
     images, _, *place = shape_of(values[node.outputs[0]], rows)
-    many = _MANY_OF_ONE_POINT if weight[2:] == (1, 1) else _MANY_OF_SEVERAL
-    few = math.prod(weight) <= many * images * math.prod(place)
-    return torch.channels_last if few else torch.contiguous_format
+    few = math.prod(weight) <= _MANY * images * math.prod(place)
+    if few or weight[2:] == (1, 1) or is_dense(node, values, rows):
+        return torch.channels_last
+    return torch.contiguous_format
 
 
 def channels_last(program: Program, device: torch.device) -> frozenset[int]:

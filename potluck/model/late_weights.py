@@ -19,7 +19,7 @@ Arguments = Sequence[Any]
 Gradients = tuple[tuple[torch.Tensor, torch.Tensor], ...]  # weights with their gradients
 
 
-class _Rule(NamedTuple):
+class Rule(NamedTuple):
     """How the gradient of what an operator gave becomes those of its input and of its weights."""
 
     place: int  # of the input among the arguments
@@ -33,7 +33,7 @@ class _Rule(NamedTuple):
 class Owed(NamedTuple):
     """The weight gradients of one operator for one micro-batch."""
 
-    rule: _Rule
+    rule: Rule
     gradient: torch.Tensor  # of what the operator gave
     arguments: Arguments
 
@@ -55,9 +55,8 @@ def can_wait(program: Program, positions: Sequence[int]) -> frozenset[int]:
     return frozenset(found)
 
 
-def owing(op: str, function: Callable[..., Any]) -> Callable[..., Any]:
+def owing(rule: Rule, function: Callable[..., Any]) -> Callable[..., Any]:
     """The operator, made to leave its weight gradients owed where it may."""
-    rule = RULES[op]
 
     def run(owed: list[Owed], *arguments: Any) -> Any:
         x, weight = arguments[rule.place], arguments[rule.weight]
@@ -93,7 +92,7 @@ class _Owing(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, x: torch.Tensor, arguments: Arguments, function: Callable[..., Any], rule: _Rule, owed: list[Owed]
+        ctx: Any, x: torch.Tensor, arguments: Arguments, function: Callable[..., Any], rule: Rule, owed: list[Owed]
     ) -> torch.Tensor:
         ctx.rule, ctx.owed = rule, owed
         ctx.arguments = (*arguments[: rule.place], x.detach(), *arguments[rule.place + 1 :])
@@ -164,9 +163,9 @@ def _rows(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.reshape(-1, tensor.shape[-1])
 
 
-_CONVOLUTION = _Rule(0, 1, 2, 0, _convolution_back, _convolution_late)
-RULES: Mapping[str, _Rule] = {
-    **{f"aten.conv{n}d.default": _CONVOLUTION for n in (1, 2, 3)},
-    "aten.linear.default": _Rule(0, 1, 2, 0, _linear_back, _linear_late),
-    "aten.addmm.default": _Rule(1, 2, 0, 1, _addmm_back, _addmm_late),
+CONVOLUTION = Rule(0, 1, 2, 0, _convolution_back, _convolution_late)
+RULES: Mapping[str, Rule] = {
+    **{f"aten.conv{n}d.default": CONVOLUTION for n in (1, 2, 3)},
+    "aten.linear.default": Rule(0, 1, 2, 0, _linear_back, _linear_late),
+    "aten.addmm.default": Rule(1, 2, 0, 1, _addmm_back, _addmm_late),
 }

@@ -18,7 +18,7 @@ from potluck.types import DeviceProfile, DeviceSpec, LinkProfile, Medium, Profil
 
 FORMAT: Final = 1
 MAX_FILE_BYTES = 64 * 2**20
-KERNELS = 3  # one more whenever devices take other kernels for the same program (model/kernels.py)
+KERNELS = 4  # one more whenever devices take other kernels for the same program (model/kernels.py)
 T = TypeVar("T")
 
 

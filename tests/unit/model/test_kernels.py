@@ -99,7 +99,7 @@ def test_double_precision_stays_as_it_is():
         (64, 3, 8, 16, torch.channels_last),
         (512, 3, 2, 16, torch.contiguous_format),  # more than 200 weights for every point
         (512, 3, 32, 16, torch.channels_last),
-        (2048, 1, 2, 16, torch.contiguous_format),  # more than 4,000
+        (2048, 1, 2, 16, torch.channels_last),
     ],
 )
 def test_channels_come_last_unless_weights_are_many(channels, points, side, rows, expected):
