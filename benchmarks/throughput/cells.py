@@ -9,7 +9,8 @@ from benchmarks.workloads import BATCH, WORKLOADS
 
 FLEETS = Path(__file__).parents[1] / "fleets"
 OURS = "potluck"
-DDP, ONE_F_ONE_B, GPIPE = "ddp", "pipelining-1f1b", "pipelining-gpipe"
+DDP, PIPELINING = "ddp", "pipelining"
+ONE_F_ONE_B, GPIPE = f"{PIPELINING}-1f1b", f"{PIPELINING}-gpipe"
 PEERS = (DDP, ONE_F_ONE_B, GPIPE)
 HYBRID = ("pipedream", "dapple", "hetpipe")
 PLANNERS = ("single", "data-parallel", "gpipe", "1f1b", "eddl", "ftpipehd", *HYBRID, "asteroid")

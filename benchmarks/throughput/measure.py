@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 
 from benchmarks.testbed import Testbed
 from benchmarks.testbed.topology import topology
-from benchmarks.throughput.cells import DDP, OURS, Bench, Cell
-from benchmarks.throughput.others import Ideal, lone, peer
+from benchmarks.throughput.cells import DDP, OURS, PIPELINING, Bench, Cell
+from benchmarks.throughput.others import SIZES, Ideal, Lone, lone, peer
 from benchmarks.throughput.session import Ours
 from potluck.fleet_file import read_fleet
 
@@ -122,24 +122,35 @@ def _alike(cells: Iterable[Cell]) -> Iterator[list[Cell]]:
 
 def _measure(bench: Bench, cells: list[Cell], results: dict[Cell, Result], logs: Path) -> None:
     with Testbed(cells[0].fleet_file) as bed:
-        usual, quick = lone(cells[0]), lone(cells[0], "--channels-last")
-        gain = quick.samples_per_s / usual.samples_per_s
-        # Users of DDP and pipelining get this for one line, so they have what is faster; the ideal is plain PyTorch.
-        options, micro_batch = (("--channels-last",), quick.micro_batch) if gain > 1 else ((), usual.micro_batch)
+        usual, last = _orders(cells[0], SIZES)
         for cell in cells:
-            results[cell].channels_last_gain = gain
+            results[cell].channels_last_gain = last.samples_per_s / usual.samples_per_s
+        piped = bench.pipelining_sizes
+        told = {DDP: _faster(usual, last), PIPELINING: _faster(*_orders(cells[0], piped))}
+        sizes = {DDP: (told[DDP].micro_batch,), PIPELINING: piped}
         with Ideal(bed, cells[0], usual.micro_batch) as ideal:
             yardstick = Yardstick(ideal)
             for cell in cells:
                 _set_lines(bed, cell)
                 for system in bench.peers:
-                    sizes = [micro_batch] if system == DDP else bench.pipelining_sizes
-                    _measure_peer(bench, bed, results[cell], system, sizes, options, yardstick)
+                    kind = DDP if system == DDP else PIPELINING
+                    _measure_peer(bench, bed, results[cell], system, sizes[kind], told[kind].options, yardstick)
             _measure_ours(bench, bed, cells, results, logs, yardstick)
         for cell in cells:
             _train_in_little_memory(bed, results[cell], logs / cell.name)
         # The testbed counts for all these cells together; the total is what is reported.
         results[cells[0]].oom_kills += sum(bed.oom_kills(device) for device in bed.devices)
+
+
+def _orders(cell: Cell, sizes: Sequence[int]) -> tuple[Lone, Lone]:
+    """Plain trainers with images as PyTorch has them by itself, and with the channels of a point side by side."""
+    return lone(cell, sizes), lone(cell, sizes, "--channels-last")
+
+
+def _faster(usual: Lone, last: Lone) -> Lone:
+    """Users of DDP and pipelining get channels last for one line, so they have what is faster at their sizes; the
+    ideal is plain PyTorch."""
+    return max(usual, last, key=lambda found: found.samples_per_s)
 
 
 def _measure_peer(

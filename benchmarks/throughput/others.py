@@ -19,13 +19,14 @@ import psutil
 
 from benchmarks.testbed import Testbed
 from benchmarks.testbed.agents import environment
-from benchmarks.throughput.cells import DDP, Cell
+from benchmarks.throughput.cells import DDP, PIPELINING, Cell
 
 PORT = 29500
 LOOK_S = 0.1
 TIMEOUT_S = 400.0  # longest wait for anything
-IDEAL_S = 8.0  # of each burst
+IDEAL_S = 6.0  # of each burst
 SIZES = (8, 16, 24, 40, 60, 120)
+LONE = ("--seconds", "2", "--trial-s", "1")
 
 
 @dataclass(frozen=True)
@@ -41,7 +42,7 @@ def peer(bed: Testbed, cell: Cell, system: str, micro_batches: Sequence[int], ro
     if system == DDP:
         program = ["benchmarks.peers.ddp"]
     else:
-        program = ["benchmarks.peers.pipelining", "--schedule", system.removeprefix("pipelining-")]
+        program = ["benchmarks.peers.pipelining", "--schedule", system.removeprefix(f"{PIPELINING}-")]
     program += ["--rounds", str(rounds), "--warm-up", "1", *more]
     place = {
         "WORLD_SIZE": str(len(bed.devices)), "MASTER_ADDR": bed.address(bed.devices[0]), "MASTER_PORT": str(PORT)
@@ -106,16 +107,17 @@ class Lone(NamedTuple):
 
     micro_batch: int  # at which it is fastest
     samples_per_s: float
+    options: tuple[str, ...]  # that it was told
 
 
-def lone(cell: Cell, *more: str) -> Lone:
-    """What a plain trainer reaches, told so many options more."""
-    sizes = ",".join(str(size) for size in SIZES if cell.batch % size == 0)
-    program = ["benchmarks.peers.single", "--model", cell.model, "--batch", str(cell.batch), "--seconds", "2", *more]
-    command = [sys.executable, "-W", "ignore", "-m", *program, "--micro-batches", sizes]
+def lone(cell: Cell, sizes: Sequence[int], *more: str) -> Lone:
+    """What a plain trainer reaches at the best of some sizes of micro-batches, told so many options more."""
+    words = ",".join(str(size) for size in sizes if cell.batch % size == 0)
+    program = ["benchmarks.peers.single", "--model", cell.model, "--batch", str(cell.batch), *LONE, *more]
+    command = [sys.executable, "-W", "ignore", "-m", *program, "--micro-batches", words]
     done = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=TIMEOUT_S, check=True)
     found = json.loads(done.stdout.splitlines()[-1])
-    return Lone(int(found["micro_batch"]), float(found["samples_per_s"]))
+    return Lone(int(found["micro_batch"]), float(found["samples_per_s"]), more)
 
 
 def _train(
