@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import torch
 
 from potluck.model.late_weights import CONVOLUTION, Gradients
-from potluck.model.program import Node, Tensor, evaluate_size, inputs_of, shape_of
+from potluck.model.program import Node, Tensor, inputs_of, shape_of
 
 _FEW_OF_AN_IMAGE, _FEW_IN_ALL = 4, 400  # points: with more, the convolution is faster
 _DEFAULTS = (None, [1, 1], [0, 0], [1, 1], 1)  # of arguments from the bias on
@@ -34,7 +34,7 @@ def is_dense(node: Node, values: Mapping[int, Tensor], rows: int) -> bool:
     x, weight = inputs_of(node)[:2]
     images, _, *place = shape_of(values[node.outputs[0]], rows)
     points = math.prod(place)
-    kernel = [evaluate_size(size, rows) for size in values[weight].shape[2:]]
+    kernel = list(shape_of(values[weight], rows)[2:])
     if groups != 1 or dilation != _PLAIN or not points or not images:
         return False
     if kernel == _PLAIN and padding == [0, 0]:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from potluck.model.dense import DENSE, dense, is_dense
 from potluck.model.kernels import is_product, order
-from potluck.model.late_weights import owing, pay
+from potluck.model.late_weights import Owed, owing, pay
 from potluck.model.program import Items, Node, Ref, Tensor
 
 CPU = torch.device("cpu")
@@ -61,7 +61,7 @@ def test_it_is_the_convolution(case, bias):
 def test_weight_gradients_that_waited_are_the_same_bits(case, bias):
     at_once = results(dense, case, bias=bias)
     x, weight, more = tensors(case, bias=bias)
-    owed = []
+    owed: list[Owed] = []
     y = owing(DENSE, dense)(owed, x, weight, more, case[5], case[6])
     y.sin().sum().backward()
     assert weight.grad is None
@@ -73,7 +73,7 @@ def test_weight_gradients_that_waited_are_the_same_bits(case, bias):
 
 def test_without_a_bias_or_settings_among_the_arguments():
     x, weight = torch.randn(3, 4, 2, 2, requires_grad=True), torch.randn(5, 4, 1, 1, requires_grad=True)
-    owed = []
+    owed: list[Owed] = []
     y = owing(DENSE, dense)(owed, x, weight)
     y.sum().backward()
     pay(owed)
