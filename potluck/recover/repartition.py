@@ -7,6 +7,7 @@ a device that had nothing to do, or to one that its group can spare. Which of th
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from itertools import combinations, product
 
 from msgspec.structs import replace
 
@@ -14,7 +15,7 @@ from potluck.errors import PlanError
 from potluck.plan.groups import proportional_shares
 from potluck.types import Member, Plan, Stage
 
-Seconds = Callable[[Plan], float]  # of a round; infinite for a plan that does not fit or may not be
+Seconds = Callable[[Plan], float]  # what a plan costs; infinite for one that does not fit or may not be
 _MANY_CUTS = 8  # tried for each stage, where several are lost: their numbers multiply
 
 
@@ -23,6 +24,31 @@ def nearest(plan: Plan, lost: Collection[str], idle: Sequence[str], seconds: Sec
     judged = [(seconds(candidate), n, candidate) for n, candidate in enumerate(candidates(plan, lost, idle))]
     best = min(judged, default=None)
     return None if best is None or best[0] == float("inf") else best[2]
+
+
+def settled(plan: Plan, idle: Sequence[str], seconds: Seconds) -> Plan:
+    """The plan with its devices in each other's places, or idle ones in theirs, as long as that costs less.
+
+    A plan that was found without a look at who holds what has equal devices in any order.
+    """
+    cost = seconds(plan)
+    while True:
+        best = min(((seconds(other), n, other) for n, other in enumerate(_swapped(plan, idle))), default=None)
+        if best is None or best[0] >= cost:
+            return plan
+        cost, _, plan = best
+
+
+def _swapped(plan: Plan, idle: Sequence[str]) -> Iterator[Plan]:
+    """Every plan in which two devices have changed places."""
+    others = [d for d in idle if d not in plan.devices]
+    for one, other in (*combinations(plan.devices, 2), *product(plan.devices, others)):
+        places = {one: other, other: one}
+        stages = (
+            replace(s, group=tuple(replace(m, device=places.get(m.device, m.device)) for m in s.group))
+            for s in plan.stages
+        )
+        yield replace(plan, stages=tuple(stages))
 
 
 def candidates(plan: Plan, lost: Collection[str], idle: Sequence[str] = ()) -> Iterator[Plan]:

@@ -5,23 +5,27 @@ Those for the loss of any one device are found ahead, while training runs.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 
 from potluck.control.cluster_words import ComputePlan
-from potluck.errors import PotluckError
+from potluck.errors import PlanError, PotluckError
 from potluck.plan.events import simulate
+from potluck.plan.groups import shareable
 from potluck.plan.memory import fits
+from potluck.plan.search import find_plan
 from potluck.plan.tables import Tables
 from potluck.plan.validate import validate
+from potluck.profile.members import of_devices
 from potluck.recover.copies import guardians
-from potluck.recover.repartition import nearest
+from potluck.recover.repartition import nearest, settled
 from potluck.runtime.changes import Changes
 from potluck.runtime.live_fleet import LiveFleet
 from potluck.runtime.prepare import PreparedJob
 from potluck.types import Plan, Profile
 
-_SOON = 1  # round, until a better plan may be found in the background, and adopted if that pays
+_SOON_S = 3.0  # until a better plan may be found in the background, and adopted if that pays
+_AHEAD_S, _ALL_AHEAD_S = 0.5, 4.0  # to look for a plan for the loss of one device, and of each of them in turn
 
 Key = tuple[Plan, str, tuple[str, ...]]  # the plan in force, who is lost, who has nothing to do
 
@@ -60,9 +64,10 @@ class Replacement:
         self.cancel()
         self._ahead.clear()
         idle = self._idle(plan)
+        search_s = min(_AHEAD_S, _ALL_AHEAD_S / len(plan.devices))
         for device in plan.devices:
-            key = (plan, device, tuple(idle))
-            self._ahead[key] = self._pool.submit(self._nearest, plan, (device,), idle, _usually_held(plan, device))
+            key, held = (plan, device, tuple(idle)), _usually_held(plan, device)
+            self._ahead[key] = self._pool.submit(self._nearest_or_best, plan, device, idle, held, search_s)
 
     def cancel(self) -> None:
         """What was not begun is not needed any more."""
@@ -95,7 +100,33 @@ class Replacement:
     def _nearest(
         self, plan: Plan, without: Sequence[str], idle: Sequence[str], held: Mapping[str, Collection[int]]
     ) -> Plan | None:
-        return nearest(plan, without, idle, lambda plan: _SOON * self._seconds(plan) + self._moving_s(plan, held))
+        return nearest(plan, without, idle, self._cost(plan, held))
+
+    def _nearest_or_best(
+        self, plan: Plan, lost: str, idle: Sequence[str], held: Mapping[str, Collection[int]], search_s: float
+    ) -> Plan | None:
+        """The nearest plan, or the best that a short search finds for those who are left, if more has to move for it
+        and that pays at once."""
+        near = self._nearest(plan, (lost,), idle, held)
+        profile, facts = self._changes.profile, shareable(self._prepared.facts, self._prepared.job.batchnorm)
+        if profile is None:
+            return near
+        here = of_devices(profile, [d for d in (*plan.devices, *idle) if d != lost])
+        try:
+            found = find_plan(facts, here, [(plan.micro_batch_size, plan.micro_batches)], seconds=search_s).plan
+        except PlanError:
+            return near
+        cost = self._cost(plan, held)
+        left = [device.device.name for device in here.devices]
+        best = settled(found, left, cost)
+        return best if near is None or cost(best) < cost(near) else near
+
+    def _cost(self, force: Plan, held: Mapping[str, Collection[int]]) -> Callable[[Plan], float]:
+        """What a plan costs that is in force for a short while, by what has to move first and how long rounds take."""
+        rounds = 1.0
+        if self._changes.profile is not None:
+            rounds = max(1.0, _SOON_S / simulate(force, self._prepared.facts, self._changes.profile).round_s)
+        return lambda plan: rounds * self._seconds(plan) + self._moving_s(plan, held)
 
     def _seconds(self, plan: Plan) -> float:
         """Of a round; without measurements, what the largest stage touches stands for it."""

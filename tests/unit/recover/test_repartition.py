@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from potluck.plan.validate import validate
-from potluck.recover.repartition import candidates, nearest
+from potluck.recover.repartition import candidates, nearest, settled
 from potluck.types import DeviceSpec, Fleet, Member, Plan, Stage
 from tests.unit.plan.instances import a_model
 
@@ -96,3 +96,23 @@ def test_every_candidate_is_a_valid_plan_without_the_lost(data: st.DataObject) -
     for candidate in found:
         validate(candidate, FACTS, everybody, "refuse")
         assert not lost & set(candidate.devices)
+
+
+def test_devices_change_places_as_long_as_that_costs_less() -> None:
+    holders = {"a": 2, "b": 0, "c": 1}
+
+    def misplaced(plan: Plan) -> float:
+        return sum(holders.get(s.group[0].device, 9) != place for place, s in enumerate(plan.stages))
+
+    found = settled(CHAIN, ("spare",), misplaced)
+    assert [s.group[0].device for s in found.stages] == ["b", "c", "a"]
+    assert [s.blocks for s in found.stages] == [s.blocks for s in CHAIN.stages]
+
+
+def test_an_idle_device_takes_a_place_if_that_costs_less() -> None:
+    found = settled(CHAIN, ("spare",), lambda plan: float("b" in plan.devices))
+    assert [s.group[0].device for s in found.stages] == ["a", "spare", "c"]
+
+
+def test_a_plan_that_costs_least_stays_as_it_is() -> None:
+    assert settled(CHAIN, ("spare",), lambda plan: 1.0) is CHAIN

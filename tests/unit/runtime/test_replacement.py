@@ -8,7 +8,10 @@ from typing import Any, cast
 import pytest
 
 from potluck.control.cluster_words import ComputePlan
+from potluck.errors import PlanError
 from potluck.plan.baselines import PLANNERS
+from potluck.plan.events import simulate
+from potluck.recover.repartition import candidates
 from potluck.runtime import replacement
 from potluck.runtime.replacement import Replacement
 from potluck.types import Fleet
@@ -17,6 +20,7 @@ from tests.unit.plan.instances import a_model, a_profile
 FACTS = a_model(2, 8)
 PROFILE = a_profile(1, FACTS, [1.0, 0.5, 0.25])
 PLAN = PLANNERS["1f1b"](FACTS, PROFILE, 8, 6)
+NEAR = next(iter(candidates(PLAN, ("d2",))))
 BLOCKS = {m.device: set(range(*s.blocks)) for s in PLAN.stages for m in s.group}
 
 
@@ -62,3 +66,23 @@ def test_it_is_not_used_where_copies_it_counted_on_are_missing(monkeypatch: pyte
     it = searched_ahead()
     monkeypatch.setattr(replacement, "nearest", lambda *_: PLAN)
     assert it.find(loss_of("d1", BLOCKS)) is PLAN
+
+
+def test_a_plan_found_ahead_is_the_best_one_where_that_pays_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An even chain on uneven devices is slow, and so are the plans near it; here, moving blocks costs little."""
+    ahead = searched_ahead().find(loss_of("d2", with_copies()))
+    monkeypatch.setattr(replacement, "find_plan", none_found)
+    near = searched_ahead().find(loss_of("d2", with_copies()))
+    assert ahead is not None
+    assert near is not None
+    assert simulate(ahead, FACTS, PROFILE).round_s < 0.9 * simulate(near, FACTS, PROFILE).round_s
+
+
+def test_a_plan_found_ahead_is_a_near_one_where_moving_takes_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Replacement, "_moving_s", lambda _, plan, __: 0.0 if plan == NEAR else 1e6)
+    monkeypatch.setattr(replacement, "nearest", lambda *_: NEAR)
+    assert searched_ahead().find(loss_of("d2", with_copies())) == NEAR
+
+
+def none_found(*_: object, **__: object) -> None:
+    raise PlanError("none")
