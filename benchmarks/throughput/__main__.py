@@ -25,7 +25,7 @@ import torch
 
 from benchmarks.testbed import TestbedMissing, check_machine, ended_by_signals
 from benchmarks.testbed.agents import environment
-from benchmarks.throughput.cells import FLEETS, FULL, QUICK, Bench, Cell
+from benchmarks.throughput.cells import FLEETS, FULL, PEERS, PLANNERS, QUICK, Bench, Cell
 from benchmarks.throughput.kept import Kept, Measured, summary
 from benchmarks.throughput.measure import run, say
 from benchmarks.throughput.report import table
@@ -46,10 +46,13 @@ def transport_cost() -> tuple[float, float]:
     return float(found["cpu_s_per_gb"]), float(found["gloo_cpu_s_per_gb"])
 
 
-def chosen(bench: Bench, only: tuple[str, ...], repeats: int | None) -> Bench:
-    """The benchmark with only the cells named FLEET or FLEET:MODEL."""
+def chosen(bench: Bench, only: tuple[str, ...], beside: tuple[str, ...], repeats: int | None) -> Bench:
+    """The benchmark with only the cells named FLEET or FLEET:MODEL, and only these systems beside ours."""
     named = dict.fromkeys(cell for word in only for cell in _cells(bench, word))
     cells = tuple(named) if only else bench.cells
+    if beside:
+        peers, planners = (tuple(s for s in every if s in beside) for every in (PEERS, PLANNERS))
+        bench = replace(bench, peers=peers, planners=planners)
     return replace(bench, cells=cells, repeats=repeats or bench.repeats)
 
 
@@ -71,17 +74,24 @@ def _cells(bench: Bench, word: str) -> tuple[Cell, ...]:
 @click.command()
 @click.option("--quick", is_flag=True, help="Two fleets, two models, four rivals, once each: 30 minutes.")
 @click.option("--only", multiple=True, help="Only these cells: FLEET or FLEET:MODEL; may be repeated.")
+@click.option(
+    "--beside",
+    multiple=True,
+    type=click.Choice([*PEERS, *PLANNERS]),
+    help="Only this beside ours; may be repeated.",
+)
 @click.option("--repeats", type=click.IntRange(1), help="Measure everything so often.")
 @click.option("--results", type=click.Path(path_type=Path, file_okay=False), help="Folder for figures and chart.")
 @click.option("--add", is_flag=True, help="Add to what the folder has already, instead of replacing it.")
 @click.option("--json", "as_json", is_flag=True, help="End with one JSON object.")
 def main(
-    quick: bool, only: tuple[str, ...], repeats: int | None, results: Path | None, add: bool, as_json: bool
-) -> None:
+    quick: bool, only: tuple[str, ...], beside: tuple[str, ...], repeats: int | None, results: Path | None, add: bool,
+    as_json: bool,
+) -> None:  # fmt: skip
     """Measures throughput. Example: python -m benchmarks.throughput --only lab-1000:resnet50 --repeats 1"""
     if add and results is None:
         raise click.UsageError("--add needs --results: the folder that has what was measured before")
-    bench = chosen(QUICK if quick else FULL, only, repeats)
+    bench = chosen(QUICK if quick else FULL, only, beside, repeats)
     ended_by_signals()
     try:
         check_machine()

@@ -11,11 +11,13 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from benchmarks.peers.memory_order import IMAGES
 from benchmarks.testbed import Testbed
 from benchmarks.testbed.topology import topology
 from benchmarks.throughput.cells import DDP, OURS, PIPELINING, Bench, Cell
 from benchmarks.throughput.others import SIZES, Ideal, Lone, lone, peer
 from benchmarks.throughput.session import Ours
+from benchmarks.workloads import plain, samples
 from potluck.fleet_file import read_fleet
 
 OURS_TIMEOUT_S = 1800.0
@@ -125,9 +127,11 @@ def _measure(bench: Bench, cells: list[Cell], results: dict[Cell, Result], logs:
         usual, last = _orders(cells[0], SIZES)
         for cell in cells:
             results[cell].channels_last_gain = last.samples_per_s / usual.samples_per_s
-        piped = bench.pipelining_sizes
-        told = {DDP: _faster(usual, last), PIPELINING: _faster(*_orders(cells[0], piped))}
-        sizes = {DDP: (told[DDP].micro_batch,), PIPELINING: piped}
+        share = cells[0].batch // len(bed.devices)
+        tried = {DDP: [size for size in SIZES if size <= share], PIPELINING: bench.pipelining_sizes}
+        told = {kind: _faster(*_orders(cells[0], some)) for kind, some in tried.items()}
+        sizes = {DDP: (told[DDP].micro_batch,), PIPELINING: bench.pipelining_sizes}
+        say(f"{cells[0].model} on one core: {usual}, {last}; told: {told}")
         with Ideal(bed, cells[0], usual.micro_batch) as ideal:
             yardstick = Yardstick(ideal)
             for cell in cells:
@@ -144,7 +148,9 @@ def _measure(bench: Bench, cells: list[Cell], results: dict[Cell, Result], logs:
 
 def _orders(cell: Cell, sizes: Sequence[int]) -> tuple[Lone, Lone]:
     """Plain trainers with images as PyTorch has them by itself, and with the channels of a point side by side."""
-    return lone(cell, sizes), lone(cell, sizes, "--channels-last")
+    usual = lone(cell, sizes)
+    inputs, _ = samples(plain(cell.model), 1)
+    return usual, lone(cell, sizes, "--channels-last") if inputs.dim() == IMAGES else usual
 
 
 def _faster(usual: Lone, last: Lone) -> Lone:

@@ -26,7 +26,7 @@ LOOK_S = 0.1
 TIMEOUT_S = 400.0  # longest wait for anything
 IDEAL_S = 6.0  # of each burst
 SIZES = (8, 16, 24, 40, 60, 120)
-LONE = ("--seconds", "2", "--trial-s", "1")
+LONE = ("--seconds", "3", "--trial-s", "1")
 
 
 @dataclass(frozen=True)

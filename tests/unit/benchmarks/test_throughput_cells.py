@@ -10,12 +10,18 @@ from benchmarks.throughput.cells import FULL, QUICK, Cell
 
 
 def test_cells_are_chosen_by_fleet_or_by_fleet_and_model() -> None:
-    assert chosen(QUICK, (), None) == QUICK
+    assert chosen(QUICK, (), (), None) == QUICK
     words = ("lab-100", "nanos-1000:resnet50", "lab-100:resnet50")
-    assert chosen(QUICK, words, 2).cells == (
+    assert chosen(QUICK, words, (), 2).cells == (
         Cell("lab-100", "mobilenet_v2"), Cell("lab-100", "resnet50"), Cell("nanos-1000", "resnet50"),
     )  # fmt: skip
-    assert chosen(FULL, words, 2).repeats == 2
+    assert chosen(FULL, words, (), 2).repeats == 2
+
+
+def test_systems_are_chosen_by_name() -> None:
+    few = chosen(FULL, (), ("hetpipe", "ddp"), None)
+    assert (few.peers, few.planners) == (("ddp",), ("hetpipe",))
+    assert few.cells == FULL.cells
 
 
 @pytest.mark.parametrize(
