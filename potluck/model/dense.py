@@ -67,11 +67,10 @@ class _Dense(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Any) -> Any:
         x, weight, *bias = ctx.saved_tensors
         arguments = (x, weight, bias[0] if bias else None, *ctx.settings)
-        back = _back(gradients[0], arguments) if ctx.needs_input_grad[0] else None
-        late: Sequence[Any] = (None, None)
-        if ctx.needs_input_grad[1]:
-            late = [gradient for _, gradient in _late(gradients[0], arguments)]
-        return back, late[0], late[1] if bias else None, None
+        wanted = ctx.needs_input_grad
+        back = _back(gradients[0], arguments) if wanted[0] else None
+        of_weight = _of_weight(gradients[0], arguments) if wanted[1] else None
+        return back, of_weight, _of_bias(gradients[0]) if wanted[2] else None, None
 
 
 def _settings(arguments: Sequence[Any]) -> tuple[list[int], list[int], list[int], int]:
@@ -133,20 +132,27 @@ def _back(gradient: torch.Tensor, arguments: Sequence[Any]) -> torch.Tensor:
     return back.permute(0, 3, 1, 2)
 
 
-def _late(gradient: torch.Tensor, arguments: Sequence[Any]) -> Gradients:
+def _of_weight(gradient: torch.Tensor, arguments: Sequence[Any]) -> torch.Tensor:
     x, weight, settings = arguments[0], arguments[1], arguments[3:]
-    bias, rows = arguments[2] if len(arguments) > 2 else None, _rows(gradient)
     _, (down, across) = _places(x, weight, settings)
     met = weight[:, :, down, across].permute(0, 2, 3, 1).shape
-    of_matrix = rows.t().mm(_used(x, weight, settings).reshape(-1, met[1:].numel()))
+    of_matrix = _rows(gradient).t().mm(_used(x, weight, settings).reshape(-1, met[1:].numel()))
     of_part = of_matrix.view(met).permute(0, 3, 1, 2)
     if of_part.shape == weight.shape:
-        of_weight = of_part.contiguous()
-    else:
-        of_weight = torch.zeros_like(weight)
-        of_weight[:, :, down, across] = of_part
-    found: Gradients = ((weight, of_weight),)
-    return found if bias is None else (*found, (bias, rows.sum(0)))
+        return of_part.contiguous()
+    of_weight = torch.zeros_like(weight)
+    of_weight[:, :, down, across] = of_part
+    return of_weight
+
+
+def _of_bias(gradient: torch.Tensor) -> torch.Tensor:
+    return _rows(gradient).sum(0)
+
+
+def _late(gradient: torch.Tensor, arguments: Sequence[Any]) -> Gradients:
+    found: Gradients = ((arguments[1], _of_weight(gradient, arguments)),)
+    bias = arguments[2] if len(arguments) > 2 else None
+    return found if bias is None else (*found, (bias, _of_bias(gradient)))
 
 
 DENSE = CONVOLUTION._replace(back=_back, late=_late)

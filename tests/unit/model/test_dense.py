@@ -71,6 +71,21 @@ def test_weight_gradients_that_waited_are_the_same_bits(case, bias):
         assert torch.equal(found, expected)
 
 
+@pytest.mark.parametrize("trained", ["x", "weight", "bias"])
+def test_what_is_frozen_gets_no_gradient_and_the_rest_does(trained):
+    case = (3, 4, 5, (2, 2), (3, 3), [2, 2], [1, 1])
+    found = {}
+    for function in (torch.nn.functional.conv2d, dense):
+        given = dict(zip(("x", "weight", "bias"), tensors(case, bias=True), strict=True))
+        for name, tensor in given.items():
+            tensor.requires_grad_(name == trained)
+        function(given["x"], given["weight"], given["bias"], case[5], case[6]).sin().sum().backward()
+        found[function] = {name: tensor.grad for name, tensor in given.items()}
+    plain, ours = found.values()
+    assert [name for name, gradient in ours.items() if gradient is not None] == [trained]
+    torch.testing.assert_close(ours[trained], plain[trained])
+
+
 def test_without_a_bias_or_settings_among_the_arguments():
     x, weight = torch.randn(3, 4, 2, 2, requires_grad=True), torch.randn(5, 4, 1, 1, requires_grad=True)
     owed: list[Owed] = []
