@@ -45,6 +45,11 @@ class Overdue(DeviceError):
 class LinkError(DeviceError):
     """A message could not be sent or did not arrive."""
 
+    def __init__(self, text: str, peer: str | None = None) -> None:
+        """`peer`: who did not answer, where that is what went wrong."""
+        super().__init__(text)
+        self.peer = peer
+
 
 class LinkTimeout(LinkError):
     """Nothing arrived, or nothing could be sent, before the deadline."""

@@ -43,6 +43,11 @@ def _return(here: Happening) -> None:
     here.join("tx2-1")
 
 
+def _part(here: Happening) -> None:
+    here.bed.partition("tx2-1", "tx2-2")
+    here.bed.partition("tx2-2", "tx2-1")
+
+
 def scenarios(quick: bool) -> Iterator[Scenario]:
     """Each on one model where it is to be quick, and on both otherwise. Devices are those of the models' plans."""
     for index, (name, deed, how) in enumerate(_EVENTS):
@@ -66,8 +71,10 @@ _EVENTS: tuple[tuple[str, Deed, str], ...] = (
     ("the coordinator dies between ledger and commit", Happening.go_on, "dies"),
     ("leave in order", lambda here: here.leave("tx2-1"), "ours"),
     ("vanish and come back", _return, "ours"),
+    ("part two that talk to each other", _part, "ours"),
 )
 _NOBODY_LOST = (
-    "kill and restart the coordinator", "the coordinator dies between ledger and commit", "leave in order"
+    "kill and restart the coordinator", "the coordinator dies between ledger and commit", "leave in order",
+    "part two that talk to each other",
 )  # fmt: skip
-_QUICK = (GPT, CNN, GPT, GPT, GPT, GPT, GPT, CNN, GPT, GPT, GPT, CNN, GPT)
+_QUICK = (GPT, CNN, GPT, GPT, GPT, GPT, GPT, CNN, GPT, GPT, GPT, CNN, GPT, GPT)

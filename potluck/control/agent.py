@@ -162,7 +162,7 @@ def _done(state: AgentState, event: Assembled | Applied | Reported | Refused | E
             first = state.phase in ("preparing", "training")
             state = replace(state, phase="halted", begun=(), current=None)
             if first and event.why and state.stop is None:
-                orders = [Tell(message=Interrupted(term=state.term, text=event.why))]
+                orders = [Tell(message=Interrupted(term=state.term, text=event.why, peer=event.peer))]
         case Evaluated() | Reported():
             pass
     if state.stop is not None:

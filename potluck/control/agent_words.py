@@ -65,6 +65,7 @@ class GaveUp(Value, frozen=True, kw_only=True, tag="gave_up"):
     """What was under way could not go on: a peer did not answer (why), or it was cancelled (no why)."""
 
     why: str = ""
+    peer: str | None = None
 
 
 class Copied(Value, frozen=True, kw_only=True, tag="copied"):

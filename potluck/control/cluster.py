@@ -8,6 +8,7 @@ driven by `runtime/terms.py` with sockets and clocks, and by `simulate/cluster.p
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Literal, Protocol
 
@@ -42,14 +43,16 @@ from potluck.control.cluster_words import (
     Wanted,
     Written,
 )
-from potluck.control.setbacks import Setbacks
+from potluck.control.setbacks import Pair, Setbacks
 from potluck.recover.placement import recovery_point, restart_at
+from potluck.recover.repartition import in_conflict
 from potluck.types import COORDINATOR, Held, Plan, Value
 
 Phase = Literal["preparing", "training", "asking", "seeking", "planning", "ended"]
 Step = tuple["ClusterState", list[Order]]
 WHOLE_MODEL = -1  # stage number of what the coordinator holds
 _BACK = "the coordinator is back"
+_ESTRANGED = 2  # times in one round that two devices do not reach each other, and both are here
 
 
 class Blueprint(Protocol):
@@ -83,6 +86,8 @@ class ClusterState(Value, frozen=True, kw_only=True):
     silent: tuple[str, ...] = ()  # who of them just was not heard any more
     why: str = ""  # the term was given up
     change: Wanted | None = None  # the term was given up for this
+    between: Pair | None = None  # the term was given up as these do not reach each other
+    apart: tuple[Pair, ...] = ()  # devices that did not reach each other time and again: never both in a plan
     leaving: tuple[str, ...] = ()  # whom the next term lets go
     asked: int = 0  # plans that were ordered
     setbacks: Setbacks = Setbacks()
@@ -142,7 +147,8 @@ def transition(state: ClusterState, event: Event, blueprint: Blueprint) -> Step:
             return replace(state, saved=max(state.saved, event.round)), []
         case Broken():
             underway = state.phase in ("preparing", "training") and event.term == state.term
-            return _give_up(state, event.why, blueprint) if underway else (state, [])
+            broken = replace(state, between=event.between)
+            return _give_up(broken, event.why, blueprint) if underway else (state, [])
         case Holds():
             return _holds(state, event, blueprint)
         case Stalled():
@@ -151,7 +157,9 @@ def transition(state: ClusterState, event: Event, blueprint: Blueprint) -> Step:
             return _decide(state, blueprint) if state.phase == "seeking" else (state, [])
         case Wanted():
             between = state.phase == "training" and (state.begun is None or state.begun < state.committed)
-            return _give_up(replace(state, change=event), event.why, blueprint) if between else (state, [])
+            if not between or (event.plan is not None and in_conflict(event.plan.devices, state.apart)):
+                return state, []
+            return _give_up(replace(state, change=event), event.why, blueprint)
         case Planned():
             return _planned(state, event, blueprint)
 
@@ -159,7 +167,8 @@ def transition(state: ClusterState, event: Event, blueprint: Blueprint) -> Step:
 def _joined(state: ClusterState, device: str) -> Step:
     if device in state.here:
         return state, []
-    state = replace(state, here=(*state.here, device))
+    # Whoever comes back may have another line by now.
+    state = replace(state, here=(*state.here, device), apart=tuple(pair for pair in state.apart if device not in pair))
     if state.phase == "asking" and device in state.waiting:  # it waited for the coordinator, too
         return state, [Abandon(term=state.term, devices=(device,), reason=state.why)]
     return state, []
@@ -254,6 +263,7 @@ def _decide(state: ClusterState, blueprint: Blueprint) -> Step:
     if setbacks.too_many is not None:
         words = "; ".join(state.lost.values()) or state.why
         return _stop(state, f"{setbacks.too_many}; {words}", poison=bool(setbacks.victims))
+    state = replace(state, apart=_apart(state, setbacks))
     change = None if state.lost else state.change
     # One that was lost and is back by now has not got what it held any more.
     gone = tuple(d for d in state.plan.devices if d not in state.here or d in state.lost)
@@ -263,9 +273,15 @@ def _decide(state: ClusterState, blueprint: Blueprint) -> Step:
     order = ComputePlan(
         number=state.asked, force=state.plan, without=(*gone, *leaving), held=_held(state, blueprint),
         wish=wish if wish is not None and set(wish.devices) <= set(state.here) else None,
-        why="; ".join(state.lost.values()) or state.why,
+        why="; ".join(state.lost.values()) or state.why, apart=state.apart,
     )  # fmt: skip
     return state, [order]
+
+
+def _apart(state: ClusterState, setbacks: Setbacks) -> tuple[Pair, ...]:
+    """Who may not be in a plan together: two that did not reach each other twice in one round; once is chance."""
+    pairs = [pair for pair, times in Counter(setbacks.pairs).items() if times >= _ESTRANGED]
+    return (*state.apart, *(pair for pair in pairs if set(pair) <= set(state.here) and pair not in state.apart))
 
 
 def _wait_for_the_silent(state: ClusterState) -> Step:
@@ -285,7 +301,8 @@ def _setbacks(state: ClusterState) -> Setbacks:
     if not state.lost and state.change is not None:
         return state.setbacks
     under_way = state.begun is not None and state.begun >= state.committed
-    return state.setbacks.after(state.committed, under_way, tuple(state.lost))
+    pair = None if state.lost or state.between is None else state.between
+    return state.setbacks.after(state.committed, under_way, tuple(state.lost), pair)
 
 
 def _planned(state: ClusterState, event: Planned, blueprint: Blueprint) -> Step:
@@ -295,7 +312,13 @@ def _planned(state: ClusterState, event: Planned, blueprint: Blueprint) -> Step:
         return _stop(state, event.why)
     if not set(event.plan.devices) <= set(state.here):  # a newcomer has gone again
         return _decide(replace(state, change=None), blueprint)
-    return _start(state, event.plan, event.term, _words(state), blueprint)
+    # Who does not reach somebody of the plan has nothing to give: it might be to that one.
+    there = set(event.plan.devices)
+    aside = {d for pair in state.apart for d in pair if d not in there and there & set(pair)}
+    holdings = {device: states for device, states in state.holdings.items() if device not in aside}
+    out = sorted(aside & set(state.plan.devices) & set(state.here))
+    words = f"{state.why}; goes on without {', '.join(out)}" if out else _words(state)
+    return _start(replace(state, holdings=holdings), event.plan, event.term, words, blueprint)
 
 
 def _start(state: ClusterState, plan: Plan, term: int, reason: str, blueprint: Blueprint) -> Step:
@@ -321,7 +344,7 @@ def _start(state: ClusterState, plan: Plan, term: int, reason: str, blueprint: B
     )  # fmt: skip
     state = replace(
         state, phase="preparing", term=term, plan=plan, plans=plans, committed=point, begun=None, needed=needed,
-        waiting=needed, reported=(), holdings={}, lost={}, silent=(), change=None, why="",
+        waiting=needed, reported=(), holdings={}, lost={}, silent=(), change=None, between=None, why="",
         setbacks=state.setbacks if first_term else _setbacks(state),
     )  # fmt: skip
     prepare = Prepare(term=term, round=point, plan=plan, moves=restart.moves, devices=needed, reason=reason)

@@ -68,6 +68,7 @@ class Broken(Value, frozen=True, kw_only=True, tag="broken"):
 
     term: int
     why: str
+    between: tuple[str, str] | None = None  # who did not hear whom, if that is known
 
 
 class Holds(Value, frozen=True, kw_only=True, tag="holds"):
@@ -140,6 +141,7 @@ class ComputePlan(Value, frozen=True, kw_only=True, tag="compute_plan"):
     held: dict[str, tuple[int, ...]]  # device → blocks that it has as of where training will go on
     wish: Plan | None = None
     why: str = ""
+    apart: tuple[tuple[str, str], ...] = ()  # devices that do not reach each other: one of them may be in the plan
 
 
 class Prepare(Value, frozen=True, kw_only=True, tag="prepare"):

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from msgspec.structs import replace
+
 from potluck.types import Value
 
 _VICTIMS = 2  # of one round, before its samples are to blame
 _TRIES = 3  # of a plan whose devices are all there and do not reach each other
+
+
+Pair = tuple[str, str]  # devices that did not reach each other, by name
 
 
 class Setbacks(Value, frozen=True, kw_only=True):
@@ -14,18 +19,19 @@ class Setbacks(Value, frozen=True, kw_only=True):
     round: int = -1
     victims: tuple[str, ...] = ()
     nobody_lost: int = 0
+    pairs: tuple[Pair, ...] = ()  # who did not reach each other, each time
 
-    def after(self, committed: int, in_training: bool, lost: tuple[str, ...]) -> Setbacks:
+    def after(self, committed: int, in_training: bool, lost: tuple[str, ...], between: Pair | None = None) -> Setbacks:
         """With one more setback.
 
         `in_training`: the round after the committed ones was under way, so that it may be what a device died of.
         """
         known = self if committed == self.round else Setbacks(round=committed)
         if not lost:
-            return Setbacks(round=committed, victims=known.victims, nobody_lost=known.nobody_lost + 1)
+            named = () if between is None else ((min(between), max(between)),)
+            return replace(known, nobody_lost=known.nobody_lost + 1, pairs=(*known.pairs, *named))
         # Others that vanish in the same moment have the same cause.
-        victims = (*known.victims, lost[0]) if in_training else known.victims
-        return Setbacks(round=committed, victims=victims, nobody_lost=known.nobody_lost)
+        return replace(known, victims=(*known.victims, lost[0])) if in_training else known
 
     @property
     def too_many(self) -> str | None:

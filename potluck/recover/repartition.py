@@ -7,7 +7,7 @@ a device that had nothing to do, or to one that its group can spare. Which of th
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from itertools import combinations, product
+from itertools import combinations, islice, product
 
 from msgspec.structs import replace
 
@@ -16,14 +16,32 @@ from potluck.plan.groups import proportional_shares
 from potluck.types import Member, Plan, Stage
 
 Seconds = Callable[[Plan], float]  # what a plan costs; infinite for one that does not fit or may not be
+_MANY_SWAPS = 120  # tried in all
 _MANY_CUTS = 8  # tried for each stage, where several are lost: their numbers multiply
 
 
-def nearest(plan: Plan, lost: Collection[str], idle: Sequence[str], seconds: Seconds) -> Plan | None:
-    """The fastest of the plans that are close to the one in force; None if there is none that can be run."""
-    judged = [(seconds(candidate), n, candidate) for n, candidate in enumerate(candidates(plan, lost, idle))]
-    best = min(judged, default=None)
+def nearest(
+    plan: Plan, lost: Collection[str], idle: Sequence[str], seconds: Seconds, apart: Sequence[tuple[str, str]] = ()
+) -> Plan | None:
+    """The fastest of the plans that are close to the one in force; None if there is none that can be run.
+
+    Of each pair `apart`, which do not reach each other, one at most is in it.
+    """
+    left = [device for device in plan.devices if device not in lost]
+    quarrels = [pair for pair in apart if set(pair) <= set(left)]
+    if not lost and not quarrels:
+        return plan
+    ways = dict.fromkeys(frozenset({*lost, *out}) for out in product(*quarrels))
+    fewest = min(map(len, ways))  # whom nobody reaches has a quarrel with each, and is the cause
+    offered = (candidate for gone in ways if len(gone) == fewest for candidate in candidates(plan, gone, idle))
+    allowed = (candidate for candidate in offered if not in_conflict(candidate.devices, apart))
+    best = min(((seconds(candidate), n, candidate) for n, candidate in enumerate(allowed)), default=None)
     return None if best is None or best[0] == float("inf") else best[2]
+
+
+def in_conflict(devices: Collection[str], apart: Iterable[tuple[str, str]]) -> list[str]:
+    """Those of some devices that do not reach another of them."""
+    return list(dict.fromkeys(d for pair in apart if set(pair) <= set(devices) for d in pair))
 
 
 def settled(plan: Plan, idle: Sequence[str], seconds: Seconds) -> Plan:
@@ -31,12 +49,15 @@ def settled(plan: Plan, idle: Sequence[str], seconds: Seconds) -> Plan:
 
     A plan that was found without a look at who holds what has equal devices in any order.
     """
-    cost = seconds(plan)
-    while True:
-        best = min(((seconds(other), n, other) for n, other in enumerate(_swapped(plan, idle))), default=None)
+    cost, left = seconds(plan), _MANY_SWAPS
+    while left > 0:
+        others = list(islice(_swapped(plan, idle), left))
+        left -= len(others)
+        best = min(((seconds(other), n, other) for n, other in enumerate(others)), default=None)
         if best is None or best[0] >= cost:
-            return plan
+            break
         cost, _, plan = best
+    return plan
 
 
 def _swapped(plan: Plan, idle: Sequence[str]) -> Iterator[Plan]:

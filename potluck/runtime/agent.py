@@ -317,7 +317,7 @@ class Agent:
             cancelled = isinstance(error, Cancelled)
             if not cancelled:
                 self._say(str(error))
-            self.tell(GaveUp(why="" if cancelled else str(error)))
+            self.tell(GaveUp(why="" if cancelled else str(error), peer=error.peer))
 
     def _survey(self, survey: Survey) -> None:
         self._stage.clear()

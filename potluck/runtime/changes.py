@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from potluck.control.cluster_words import ChangeKind, Wanted
 from potluck.control.drift import Drift
+from potluck.control.setbacks import Pair
 from potluck.errors import OUT_OF_MEMORY, PlanError
 from potluck.plan.events import simulate
 from potluck.plan.groups import shareable
@@ -43,6 +44,7 @@ class Changes:
         self._measure_s, self._plan_s = min(_MEASURE_S, options.profile_s), options.plan_s
         self.profile = profile
         self.force: Plan | None = None  # the plan in force
+        self.apart: tuple[Pair, ...] = ()  # devices that must not be in a plan together
         self._drift = Drift()
         self._slow: tuple[str, ...] = ()  # devices whose pace has changed, if that is why a plan is looked for
         self._leaving: list[str] = []
@@ -125,7 +127,8 @@ class Changes:
         if profile is None or plan is None:
             return None
         facts = shareable(self._prepared.facts, self._prepared.job.batchnorm)
-        here = [d for d in list(self._live.roster.specs) if d not in self._leaving]
+        away = {d for pair in self.apart if set(pair) & set(plan.devices) for d in pair if d not in plan.devices}
+        here = [d for d in list(self._live.roster.specs) if d not in self._leaving and d not in away]
         sizes = [(plan.micro_batch_size, plan.micro_batches)]
         try:
             return find_plan(facts, of_devices(profile, here), sizes, seconds=self._plan_s).plan

@@ -160,7 +160,8 @@ class Coordinator:
                     self._settle(*begun.popleft())
                 self.saver.finish()  # nobody is lost: what is under way arrives
                 self._machine.tell(change)
-                raise TermOver(change.why)
+                if not self._machine.training:
+                    raise TermOver(change.why)
             fed = feeder.next(s.timeout_s)
             evaluate = evaluator is not None and (self._due(round, s.job.eval_every) or round + 1 == last)
             save = self._due(round, s.job.checkpoint_every) or round + 1 == last or stop or evaluate

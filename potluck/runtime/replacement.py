@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 
 from potluck.control.cluster_words import ComputePlan
+from potluck.control.setbacks import Pair
 from potluck.errors import PlanError, PotluckError
 from potluck.plan.events import simulate
 from potluck.plan.groups import shareable
@@ -18,7 +19,7 @@ from potluck.plan.tables import Tables
 from potluck.plan.validate import validate
 from potluck.profile.members import of_devices
 from potluck.recover.copies import guardians
-from potluck.recover.repartition import nearest, settled
+from potluck.recover.repartition import in_conflict, nearest, settled
 from potluck.runtime.changes import Changes
 from potluck.runtime.live_fleet import LiveFleet
 from potluck.runtime.prepare import PreparedJob
@@ -43,11 +44,11 @@ class Replacement:
         """What was wished for, the same plan if nobody is missing, or the nearest one that can be run."""
         if order.wish is not None:
             return order.wish
-        if not order.without:
-            return order.force
         idle = self._idle(order.force)
         ahead = self._found_ahead(order, tuple(idle))
-        return ahead if ahead is not None else self._nearest(order.force, order.without, idle, order.held)
+        if ahead is not None and not in_conflict(ahead.devices, order.apart):
+            return ahead
+        return nearest(order.force, order.without, idle, self._cost(order.force, order.held), order.apart)
 
     def _found_ahead(self, order: ComputePlan, idle: tuple[str, ...]) -> Plan | None:
         """The plan for the loss of one device, if it is found by now and devices hold what it counted on."""
@@ -59,15 +60,17 @@ class Replacement:
             return None
         return ahead.result() if ahead.done() and not ahead.cancelled() and ahead.exception() is None else None
 
-    def look_ahead(self, plan: Plan) -> None:
-        """Finds, in the background, a plan for the loss of each device."""
+    def look_ahead(self, plan: Plan, apart: Sequence[Pair] = ()) -> None:
+        """Finds, in the background, a plan for the loss of each device, in which nobody of a pair `apart` meets."""
         self.cancel()
         self._ahead.clear()
         idle = self._idle(plan)
         search_s = min(_AHEAD_S, _ALL_AHEAD_S / len(plan.devices))
         for device in plan.devices:
-            key, held = (plan, device, tuple(idle)), _usually_held(plan, device)
-            self._ahead[key] = self._pool.submit(self._nearest_or_best, plan, device, idle, held, search_s)
+            key, others = (plan, device, tuple(idle)), [d for d in plan.devices if d != device]
+            free = [d for d in idle if not in_conflict((d, *others), apart)]
+            held = _usually_held(plan, device)
+            self._ahead[key] = self._pool.submit(self._nearest_or_best, plan, device, free, held, search_s)
 
     def cancel(self) -> None:
         """What was not begun is not needed any more."""
@@ -97,17 +100,13 @@ class Replacement:
         free = [d for d in list(roster.links) if d not in plan.devices and d not in self._changes.measuring]
         return [d for d in free if d in known]
 
-    def _nearest(
-        self, plan: Plan, without: Sequence[str], idle: Sequence[str], held: Mapping[str, Collection[int]]
-    ) -> Plan | None:
-        return nearest(plan, without, idle, self._cost(plan, held))
-
     def _nearest_or_best(
         self, plan: Plan, lost: str, idle: Sequence[str], held: Mapping[str, Collection[int]], search_s: float
     ) -> Plan | None:
         """The nearest plan, or the best that a short search finds for those who are left, if more has to move for it
         and that pays at once."""
-        near = self._nearest(plan, (lost,), idle, held)
+        cost = self._cost(plan, held)
+        near = nearest(plan, (lost,), idle, cost)
         profile, facts = self._changes.profile, shareable(self._prepared.facts, self._prepared.job.batchnorm)
         if profile is None:
             return near
@@ -116,16 +115,17 @@ class Replacement:
             found = find_plan(facts, here, [(plan.micro_batch_size, plan.micro_batches)], seconds=search_s).plan
         except PlanError:
             return near
-        cost = self._cost(plan, held)
-        left = [device.device.name for device in here.devices]
-        best = settled(found, left, cost)
-        return best if near is None or cost(best) < cost(near) else near
+        best = settled(found, [device.device.name for device in here.devices], cost)
+        judged = [(cost(one), n, one) for n, one in enumerate((near, best)) if one is not None]
+        cost_s, _, chosen = min(judged)
+        return chosen if cost_s < float("inf") else None
 
     def _cost(self, force: Plan, held: Mapping[str, Collection[int]]) -> Callable[[Plan], float]:
         """What a plan costs that is in force for a short while, by what has to move first and how long rounds take."""
         rounds = 1.0
         if self._changes.profile is not None:
-            rounds = max(1.0, _SOON_S / simulate(force, self._prepared.facts, self._changes.profile).round_s)
+            facts, tables = self._prepared.facts, self._tables()
+            rounds = max(1.0, _SOON_S / simulate(force, facts, self._changes.profile, tables=tables).round_s)
         return lambda plan: rounds * self._seconds(plan) + self._moving_s(plan, held)
 
     def _seconds(self, plan: Plan) -> float:
@@ -143,7 +143,7 @@ class Replacement:
             return max(load / len(stage.group) for load, stage in zip(loads, plan.stages, strict=True))
         if not fits(plan, facts, tables):
             return float("inf")
-        return simulate(plan, facts, profile).round_s
+        return simulate(plan, facts, profile, tables=tables).round_s
 
     def _moving_s(self, plan: Plan, held: Mapping[str, Collection[int]]) -> float:
         """Until every device has what it has not yet: the slowest of them, as all move at once."""

@@ -141,7 +141,8 @@ class Terms:
             case messages.Holding():
                 self.tell(Holds(device=device, term=message.term, states=message.states))
             case messages.Interrupted():
-                self.tell(Broken(term=message.term, why=f"device {device}: {message.text}"))
+                between = None if message.peer is None else (device, message.peer)
+                self.tell(Broken(term=message.term, why=f"device {device}: {message.text}", between=between))
             case messages.Ready() | messages.Committed() | messages.Stored():
                 pass  # of a term that is over
             case messages.Linked():
@@ -249,7 +250,7 @@ class Terms:
                 at_s=self._noticed_s - self._session.started_s, replayed_rounds=order.replayed, moved_bytes=moved,
             )
         )  # fmt: skip
-        self._better = order.kind == "lost"
+        self._better = order.kind in ("lost", "link")
 
     def _adopt(self, order: Adopt) -> None:
         """Says what happened since the last term was in force."""
@@ -263,10 +264,11 @@ class Terms:
             self._changes.gone(device)
             if device in self._live.roster.specs:
                 self._live.roster.release(device)
+        self._changes.apart = self.state.apart
         if self._better:
             self._better = False
             self._changes.look_for_better()
-        self._replacement.look_ahead(self.state.plan)
+        self._replacement.look_ahead(self.state.plan, self.state.apart)
 
     def _say(self, record: IncidentRecord) -> None:
         if self._coordinator is not None:
@@ -285,7 +287,8 @@ class Terms:
 
     def spares(self, devices: Sequence[str]) -> bool:
         """Whether there is a plan without these."""
-        order = ComputePlan(number=0, force=self.state.plan, without=tuple(devices), held={})
+        state = self.state
+        order = ComputePlan(number=0, force=state.plan, without=tuple(devices), held={}, apart=state.apart)
         return self._replacement.find(order) is not None
 
     def close(self) -> None:

@@ -146,7 +146,9 @@ class Run:
             self._obey_all(orders)
             if life != self._lives or not self.up:
                 return
-            self._events.popleft()
+            refused = isinstance(self._events.popleft(), Wanted) and self.state.phase == "training"
+            if refused:
+                self._begin()
         self._wait()
 
     def _obey_all(self, orders: list[Order]) -> None:
@@ -208,10 +210,8 @@ class Run:
     def _compute(self, order: ComputePlan) -> None:
         idle = [d for d in self.state.here if d not in order.force.devices and d not in order.without]
         plan = order.wish
-        if plan is None and not order.without:
-            plan = order.force
         if plan is None:
-            plan = nearest(order.force, order.without, idle, seconds)
+            plan = nearest(order.force, order.without, idle, seconds, order.apart)
         words = "" if plan is not None else f"{order.why} (no plan fits)"
         self._after(
             self.world.random.uniform(0.01, 0.5),
@@ -330,7 +330,8 @@ class Run:
             case messages.Committed():
                 self._tell(IsReady(device=device, round=message.ready.round))
             case messages.Interrupted():
-                self._tell(Broken(term=message.term, why=message.text))
+                between = None if message.peer is None else (device, message.peer)
+                self._tell(Broken(term=message.term, why=message.text, between=between))
             case messages.Holding():
                 self._tell(Holds(device=device, term=message.term, states=message.states))
             case messages.Stored():

@@ -6,7 +6,7 @@ optimizer keeps: a round that is left out, done twice, or done on what another r
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Protocol
 
 from potluck.control.agent import AgentState, agent_transition
@@ -37,7 +37,7 @@ from potluck.control.agent_words import (
 from potluck.control.cluster import Blueprint
 from potluck.recover.copies import wards
 from potluck.simulate.world import Violation, World
-from potluck.types import Held, Move
+from potluck.types import COORDINATOR, Held, Move
 from potluck.wire.messages import Begin, Committed, FromAgent, Prepare, Ready
 
 Numbers = dict[str, tuple[int, int]]  # tensor → its weights, and what the optimizer keeps of it
@@ -222,8 +222,14 @@ class Device:
         for move in prepare.moves:
             if move.source == self.name and move.target != self.name:
                 self._give(prepare.term, move)
-        self._later(PEER_S, lambda: self._end_work(GaveUp(why="a peer did not give what it holds")))
+        self._later(PEER_S, lambda: self._missed("a peer did not give what it holds", self._givers()))
         self._look_at_pieces()
+
+    def _givers(self) -> list[str]:
+        """Devices whose pieces are missing."""
+        force = self._force()
+        mine = [m for m in force.moves if m.target == self.name and m.source not in (self.name, COORDINATOR)]
+        return [move.source for move in mine if (force.term, move) not in self._pieces]
 
     def _give(self, term: int, move: Move) -> None:
         numbers = self.given(self._read(move.held, move.names))
@@ -258,8 +264,17 @@ class Device:
         for peer in force.plan.devices:
             if peer != self.name:
                 self._signal(peer, term, begin.round)
-        self._later(PEER_S, lambda: self._end_work(GaveUp(why="a peer did not answer")))
+        self._later(PEER_S, lambda: self._missed("a peer did not answer", self._unheard()))
         self._look_at_signals()
+
+    def _missed(self, why: str, peers: Sequence[str]) -> None:
+        self._end_work(GaveUp(why=why, peer=peers[0] if peers else None))
+
+    def _unheard(self) -> list[str]:
+        """Peers whose signal for the round in hand is missing."""
+        begin, force = self.state.current, self._force()
+        here = {} if begin is None else self._signals.get((force.term, begin.round), {})
+        return [d for d in force.plan.devices if d != self.name and d not in here]
 
     def _check(self, round: int, force: Prepare) -> None:
         """Every tensor is what it must be before this round."""

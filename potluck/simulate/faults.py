@@ -13,6 +13,7 @@ from potluck.wire.messages import FromAgent, Leaving
 SILENCE_S = 3.0  # after which a device is missed
 _KINDS = ("kill", "kill", "freeze", "isolate", "one_way", "peers", "crash", "alone", "leave", "join")
 _LENGTHS_S = (0.5, 2.0, 5.0, 15.0)
+_FOR_EVER_S = 1e9
 _RATES = (0.002, 0.01, 0.05)  # for each order
 
 
@@ -70,7 +71,7 @@ class Faults:
                     self._world.cut("*", victim.name, seconds)
                 self._silent(victim, seconds)
             case "peers":
-                self._world.cut(victim.name, dice.choice(alive).name, seconds)
+                self._world.cut(victim.name, dice.choice(alive).name, dice.choice((*_LENGTHS_S, _FOR_EVER_S)))
             case "alone":  # the coordinator hears nobody
                 self._world.cut(COORDINATOR, "*", seconds)
                 self._world.cut("*", COORDINATOR, seconds)

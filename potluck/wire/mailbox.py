@@ -297,7 +297,8 @@ class Mailbox:
                 if waited >= timeout_s:
                     raise LinkTimeout(
                         f"link {self._name}, peer {peer}, {doing()}: {self._stuck(state)} after {waited:.1f} s; "
-                        f"check that {peer} runs and that the network between them works"
+                        f"check that {peer} runs and that the network between them works",
+                        peer,
                     )
                 waiter = self._waiting[me] = _Waiter(peer, tag, threading.Condition(self._lock))
                 try:
@@ -312,5 +313,5 @@ class Mailbox:
 
     def _lost(self, peer: str, why: str, doing: str) -> PeerLost:
         return PeerLost(
-            f"link {self._name}: peer {peer} is gone ({why}), {doing}; remove it from the plan or restart it"
+            f"link {self._name}: peer {peer} is gone ({why}), {doing}; remove it from the plan or restart it", peer
         )

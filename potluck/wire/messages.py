@@ -119,6 +119,7 @@ class Interrupted(Message, frozen=True, kw_only=True, tag="interrupted"):
 
     term: int
     text: str
+    peer: str | None = None  # which one, if that is known
 
 
 class Holding(Message, frozen=True, kw_only=True, tag="holding"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import deque
 
 import zmq
@@ -21,6 +22,7 @@ class Edge:
         self._term = term
         self._sequence = 0
         self._connected = False
+        self._began_s, self._silence_s = time.monotonic(), silence_s
         self.socket: zmq.Socket[bytes] = context.socket(zmq.DEALER)
         options = {
             zmq.LINGER: 0,
@@ -66,8 +68,16 @@ class Edge:
             except zmq.Again:
                 return frames
 
+    @property
+    def patience_s(self) -> float | None:
+        """How much longer the connection may take to stand; None once it has stood.
+
+        Whoever is to be met listens already: that it does not answer is a broken line.
+        """
+        return None if self._connected else self._began_s + self._silence_s - time.monotonic()
+
     def broken(self) -> bool:
-        """Whether a connection that once stood has closed. One that never stood may still come."""
+        """Whether a connection that once stood has closed."""
         while self.monitor.poll(0):
             event = recv_monitor_message(self.monitor)["event"]
             if event == zmq.EVENT_HANDSHAKE_SUCCEEDED:

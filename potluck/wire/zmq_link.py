@@ -66,8 +66,9 @@ class _Consumed:
 class ZmqLink:
     """A `Link` over ZeroMQ. Nothing is encrypted.
 
-    A ROUTER receives; one DEALER per peer sends and gets the credits back. A peer whose connection closes, or that does
-    not answer ZeroMQ's heartbeats for `silence_s`, is lost for the rest of the term. Heartbeats are the DEALER's alone:
+    A ROUTER receives; one DEALER per peer sends and gets the credits back. A peer whose connection closes, does not
+    come to stand or does not answer ZeroMQ's heartbeats for `silence_s`, is lost for the rest of the term. Heartbeats
+    are the DEALER's alone:
     on a slow line the answer to the ROUTER's would wait behind a large message, and a busy peer would look dead.
     """
 
@@ -221,13 +222,17 @@ class ZmqLink:
                 # ZeroMQ would reconnect and say nothing of what was lost on the way.
                 self._drop_edge(peer)
                 self._mailbox.lose(peer, self._term, "its connection closed or fell silent")
+            elif edge.patience_s is not None and edge.patience_s <= 0:
+                self._drop_edge(peer)
+                self._mailbox.lose(peer, self._term, "it cannot be reached")
 
     def _pause_ms(self) -> int | None:
         if self._requests:
             return 0
+        waits = [left for edge in self._edges.values() if (left := edge.patience_s) is not None]
         if self._paced:
-            return max(0, math.ceil((self._paced[0][0] - time.monotonic()) * 1000))
-        return None
+            waits.append(self._paced[0][0] - time.monotonic())
+        return max(0, math.ceil(min(waits) * 1000)) if waits else None
 
     def _serve_requests(self) -> None:
         while self._requests:

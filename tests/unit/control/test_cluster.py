@@ -32,7 +32,7 @@ from potluck.control.cluster_words import (
     Written,
 )
 from potluck.simulate.pipeline import Pipeline, even
-from potluck.types import COORDINATOR, Held
+from potluck.types import COORDINATOR, Held, Plan
 
 MODEL = Pipeline()
 NAMES = ("a", "b", "c")
@@ -128,6 +128,45 @@ def test_who_comes_back_to_a_coordinator_goes_on_where_it_was() -> None:
     _, [order] = transition(state, holds("b", 3, 1, copy), MODEL)
     assert isinstance(order, ComputePlan)
     assert order.without == ("c",)
+
+
+def _broken(state: ClusterState, plan: Plan | None) -> tuple[ClusterState, ComputePlan, list[Order]]:
+    """The state after a and b did not reach each other, and this plan was found; what was ordered before and then."""
+    term = state.term
+    state, _ = transition(state, Broken(term=term, why="b did not answer", between=("a", "b")), MODEL)
+    for name in state.waiting:
+        live = Held(term=term, stage=NAMES.index(name), round=0, live=True)
+        state, _ = transition(state, Holds(device=name, term=term, states=(live,)), MODEL)
+    state, [order] = transition(state, NoCause(), MODEL)
+    assert isinstance(order, ComputePlan)
+    state, orders = transition(state, Planned(number=order.number, term=term + 1, plan=plan), MODEL)
+    for name in state.waiting:
+        state, _ = transition(state, IsPrepared(device=name, term=term + 1), MODEL)
+    return state, order, orders
+
+
+def test_two_that_do_not_reach_each_other_again_are_not_in_one_plan_any_more() -> None:
+    state, first, _ = _broken(after(*PREPARED)[0], PLAN)
+    assert first.apart == ()  # once is chance
+    state, second, [_, prepare] = _broken(state, even(["b", "c"], 2))
+    assert second.apart == (("a", "b"),)
+    assert second.without == ()  # nobody is lost
+    assert isinstance(prepare, Prepare)
+    assert "goes on without a" in prepare.reason
+    assert "a" not in {move.source for move in prepare.moves}
+    assert state.phase == "training"
+    assert "a" in state.here
+    wish = Wanted(kind="plan", why="better", plan=PLAN)
+    assert transition(state, wish, MODEL) == (state, [])  # not together, whatever it would gain
+    for event in (Lost(device="a", why="gone"), Joined(device="a")):
+        state, _ = transition(state, event, MODEL)
+    assert state.apart == ()
+
+
+def test_with_no_plan_that_has_only_one_of_them_it_stops() -> None:
+    state, _, _ = _broken(after(*PREPARED)[0], PLAN)
+    _, _, [stop] = _broken(state, None)
+    assert isinstance(stop, StopRun)
 
 
 def _committed(state: ClusterState, rounds: int) -> ClusterState:

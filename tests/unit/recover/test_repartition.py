@@ -116,3 +116,15 @@ def test_an_idle_device_takes_a_place_if_that_costs_less() -> None:
 
 def test_a_plan_that_costs_least_stays_as_it_is() -> None:
     assert settled(CHAIN, ("spare",), lambda plan: 1.0) is CHAIN
+
+
+def test_of_two_that_do_not_reach_each_other_one_is_left_out() -> None:
+    best = nearest(CHAIN, (), (), most_blocks, [("a", "b")])
+    assert best is not None
+    assert len(set(best.devices) & {"a", "b"}) == 1
+    assert "c" in best.devices
+    spare = nearest(CHAIN, {"c"}, ("spare",), most_blocks, [("spare", "a")])
+    assert spare is not None
+    assert set(spare.devices) == {"a", "b"}  # the idle one would not reach a
+    assert nearest(CHAIN, (), ("spare",), most_blocks, [("spare", "a")]) == CHAIN
+    assert nearest(CHAIN, (), (), most_blocks) == CHAIN

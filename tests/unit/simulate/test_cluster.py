@@ -12,7 +12,7 @@ from potluck.control.cluster import ClusterState, Step
 from potluck.control.cluster_words import Commit, Event, Settle, Written
 from potluck.simulate import cluster as simulated
 from potluck.simulate import device as simulated_device
-from potluck.simulate.cluster import Outcome, simulate_run
+from potluck.simulate.cluster import Outcome, Run, simulate_run
 from potluck.simulate.device import Device
 from potluck.simulate.world import Disk, Violation
 from potluck.wire.messages import Abandon, Holding
@@ -47,6 +47,17 @@ def test_nor_in_many_more_runs(part: int) -> None:
 @pytest.mark.parametrize("seed", FAILED_ONCE)
 def test_what_failed_once_does_not_again(seed: int) -> None:
     simulate_run(seed)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_two_devices_that_never_reach_each_other_do_not_end_a_run(seed: int) -> None:
+    run = Run(seed, faults=0)
+    one, other = run.world.random.sample(sorted(run.devices), 2)
+    run.world.after(3.0, lambda: run.world.cut(one, other, 1e9))
+    run.world.run(simulated.UNTIL_S)
+    assert run.outcome is not None
+    assert run.outcome.finished, run.outcome.why
+    assert run.outcome.terms > 1 or len(run.state.plan.devices) == 1
 
 
 def test_a_seed_is_a_run() -> None:
