@@ -26,6 +26,8 @@ from potluck.runtime.prepare import PreparedJob
 from potluck.types import Plan, Profile
 
 _SOON_S = 3.0  # until a better plan may be found in the background, and adopted if that pays
+# Nobody should stand still for long: a plan for which more has to move may come into force later.
+_STILL_S, _STILL_ROUNDS, _IMPATIENCE = 0.4, 0.5, 10.0  # seconds, rounds, and what a second more counts
 _AHEAD_S, _ALL_AHEAD_S = 0.5, 4.0  # to look for a plan for the loss of one device, and of each of them in turn
 
 Key = tuple[Plan, str, tuple[str, ...]]  # the plan in force, who is lost, who has nothing to do
@@ -122,11 +124,18 @@ class Replacement:
 
     def _cost(self, force: Plan, held: Mapping[str, Collection[int]]) -> Callable[[Plan], float]:
         """What a plan costs that is in force for a short while, by what has to move first and how long rounds take."""
-        rounds = 1.0
+        rounds, usual_s = 1.0, 0.0
         if self._changes.profile is not None:
             facts, tables = self._prepared.facts, self._tables()
-            rounds = max(1.0, _SOON_S / simulate(force, facts, self._changes.profile, tables=tables).round_s)
-        return lambda plan: rounds * self._seconds(plan) + self._moving_s(plan, held)
+            usual_s = simulate(force, facts, self._changes.profile, tables=tables).round_s
+            rounds = max(1.0, _SOON_S / usual_s)
+
+        def cost(plan: Plan) -> float:
+            moving_s = self._moving_s(plan, held)
+            too_long_s = max(0.0, moving_s - min(_STILL_S, _STILL_ROUNDS * usual_s))
+            return rounds * self._seconds(plan) + moving_s + _IMPATIENCE * too_long_s
+
+        return cost
 
     def _seconds(self, plan: Plan) -> float:
         """Of a round; without measurements, what the largest stage touches stands for it."""
