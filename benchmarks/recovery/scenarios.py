@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+
+import psutil
 
 from benchmarks.recovery.session import Deed, Happening
 from potluck.types import COORDINATOR
 
 GPT, CNN = "small_gpt", "mobilenet_v2"
+OUT_OF_MEMORY = "run out of memory"
+_SPARE_BYTES, _HUNGRY_S = 30 * 10**6, 30.0
+_HUNGRY = "import time\nkept = []\nwhile True:\n    kept.append(b'x' * 10**7)\n    time.sleep(0.02)"
 # Rounds: copies are under way after the first number and whole after the second; the third is all there are.
 EARLY, LATE, ROUNDS = {GPT: 4, CNN: 2}, {GPT: 14, CNN: 5}, {GPT: 18, CNN: 9}
 
@@ -48,6 +54,22 @@ def _part(here: Happening) -> None:
     here.bed.partition("tx2-2", "tx2-1")
 
 
+def _run_out_of_memory(here: Happening) -> None:
+    """Something else on a device takes what is left of its memory, and the system ends whoever has most: its agent."""
+    bed, device = here.bed, "tx2-2"
+    before, deadline = bed.oom_kills(device), time.monotonic() + _HUNGRY_S
+    used = sum(psutil.Process(pid).memory_info().rss for pid in bed.processes(device))
+    bed.set_memory(device, used + _SPARE_BYTES)
+    hungry = bed.start(device, [sys.executable, "-I", "-c", _HUNGRY])
+    while bed.oom_kills(device) == before:
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"{device} did not run out of memory in {_HUNGRY_S:.0f} s")
+        time.sleep(0.02)
+    hungry.kill()
+    hungry.wait(10.0)
+    bed.set_memory(device, None)
+
+
 def scenarios(quick: bool) -> Iterator[Scenario]:
     """Each on one model where it is to be quick, and on both otherwise. Devices are those of the models' plans."""
     for index, (name, deed, how) in enumerate(_EVENTS):
@@ -72,9 +94,10 @@ _EVENTS: tuple[tuple[str, Deed, str], ...] = (
     ("leave in order", lambda here: here.leave("tx2-1"), "ours"),
     ("vanish and come back", _return, "ours"),
     ("part two that talk to each other", _part, "ours"),
+    (OUT_OF_MEMORY, _run_out_of_memory, "ours"),
 )
 _NOBODY_LOST = (
     "kill and restart the coordinator", "the coordinator dies between ledger and commit", "leave in order",
     "part two that talk to each other",
 )  # fmt: skip
-_QUICK = (GPT, CNN, GPT, GPT, GPT, GPT, GPT, CNN, GPT, GPT, GPT, CNN, GPT, GPT)
+_QUICK = (GPT, CNN, GPT, GPT, GPT, GPT, GPT, CNN, GPT, GPT, GPT, CNN, GPT, GPT, GPT)

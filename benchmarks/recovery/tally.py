@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 import torch
 
-from benchmarks.recovery.scenarios import Scenario
+from benchmarks.recovery.scenarios import OUT_OF_MEMORY, Scenario
 from benchmarks.recovery.session import Outcome
 from benchmarks.throughput.measure import say
 
@@ -53,7 +53,8 @@ class Tally:
         rounds = outcome.recover_rounds()
         if rounds is not None:
             self.recover_rounds.setdefault(name, []).append(rounds)
-        if outcome.losses and outcome.fault_s is not None:
+        sudden = scenario.name != OUT_OF_MEMORY  # nobody knows in which moment the system ends a process for it
+        if outcome.losses and outcome.fault_s is not None and sudden:
             kind = "closed" if "kill" in scenario.name or "vanish" in scenario.name else "silent"
             self.detect_s[kind].append(outcome.began_s + outcome.losses[0].at_s - outcome.fault_s)
         words = "; ".join(f"{i.what}: {i.action}, ready after {i.recovery_s or 0:.2f} s" for i in outcome.incidents)

@@ -12,13 +12,13 @@ from potluck.types import RoundRecord
 
 def test_a_device_is_lost_in_every_scenario_but_four() -> None:
     quick = {s.name: s.needs_loss for s in scenarios(quick=True)}
-    assert len(quick) == 14
+    assert len(quick) == 15
     assert [name for name, lost in quick.items() if not lost] == [
         "kill and restart the coordinator", "the coordinator dies between ledger and commit", "leave in order",
         "part two that talk to each other",
     ]  # fmt: skip
     assert quick["one way only, to the coordinator"]
-    assert len(list(scenarios(quick=False))) == 28
+    assert len(list(scenarios(quick=False))) == 30
 
 
 def an_outcome(*commits: tuple[int, float, float], lost_s: float) -> Outcome:
