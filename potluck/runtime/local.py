@@ -71,7 +71,9 @@ class LocalAgents:
         """Those that have ended, and what they last said."""
         ended = {name: process.poll() for name, process in self.processes.items()}
         return {
-            name: f"device {name} ended with code {code}: {self.last_line(name)}"
+            name: f"device {name} was ended by signal {-code}"
+            if code < 0
+            else f"device {name} ended with code {code}: {self.last_line(name)}"
             for name, code in ended.items()
             if code is not None
         }

@@ -87,7 +87,9 @@ def run_on(
         session.folder.close()
     if rehearsal is not None:
         options.progress(f"how each fault was survived: {rehearsal.write(session.folder.path)}")
-    return _result(session, coordinator, ended, model_path, predicted_s)
+    # Of another plan that came into force since, that says nothing.
+    expected_s = predicted_s if coordinator.s.plan == plan else None
+    return _result(session, coordinator, ended, model_path, expected_s)
 
 
 def _train(terms: Terms, before: Mapping[int, Plan]) -> tuple[Coordinator, str]:

@@ -22,7 +22,7 @@ from potluck.metrics.records import RECORDS, EvaluationRecord, RunEnded, read
 from potluck.plan.validate import read_plan
 from potluck.profile.store import default_dir
 from potluck.types import Fleet, Plan
-from potluck.units import duration_text, factor_text, milliseconds
+from potluck.units import duration_text, milliseconds
 from potluck.verbs.here import RUNS, check_run_dir, crowding, listen_address, local_fleet, newest_run
 from potluck.verbs.session import emit, failures_as_json, terminal
 
@@ -139,9 +139,8 @@ def round_lines(result: TrainResult, crowded: str | None) -> list[str]:
 def prediction(planned_s: float, measured_s: float) -> str:
     """How long a round took and was planned to take, in words."""
     words = f"{milliseconds(measured_s)} measured, {milliseconds(planned_s)} planned"
-    if not measured_s or abs(planned_s / measured_s - 1) < 0.005:
-        return words
-    return f"{words}, {factor_text(planned_s / measured_s, 'it was')}"
+    more = measured_s / planned_s - 1
+    return words if abs(more) < 0.005 else f"{words}: it took {abs(more):.0%} {'longer' if more > 0 else 'less'}"
 
 
 def last_evaluation(run_dir: Path) -> EvaluationRecord | None:
