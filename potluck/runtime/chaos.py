@@ -57,7 +57,7 @@ def report(happened: Sequence[tuple[float, Fault]], left: Sequence[Fault], incid
     """What befell whom and how it was survived, as a table."""
     lines = [
         "# Rehearsal", "",
-        "| fault | after round | noticed after | all ready, from then on | rounds trained again | moved | what was done |",
+        "| fault | after round | noticed after | then ready after | rounds trained again | moved | what was done |",
         "| --- | --- | --- | --- | --- | --- | --- |",
     ]  # fmt: skip
     unused = list(incidents)

@@ -18,7 +18,7 @@ from potluck.verbs.train import pace, prediction, round_lines
     [
         (0.353, 0.43, "430.0 ms measured, 353.0 ms planned: it took 22% longer"),
         (0.0012, 0.001, "1.0 ms measured, 1.2 ms planned: it took 17% less"),
-        (0.0002, 0.001, "1.0 ms measured, 200 µs planned, 5.0 times as fast as it was"),
+        (0.0002, 0.001, "1.0 ms measured, 200 µs planned: it took 400% longer"),
         (2.001, 2.0, "2.00 s measured, 2.00 s planned"),
     ],
 )
