@@ -11,10 +11,21 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
+import torch
+
+from potluck.recover.checkpoint import load, newest
 from potluck.runtime.live_fleet import LiveFleet
 from potluck.runtime.options import Options
 
 ROOT = Path(__file__).parents[2]
+
+
+def final_state(run_dir: Path) -> dict[str, torch.Tensor]:
+    """Weights and optimizer state of a run's newest checkpoint."""
+    found = newest(run_dir)
+    assert found is not None
+    _, weights, optimizer = load(found.path)
+    return {**weights, **optimizer}
 
 
 def free_port() -> int:

@@ -12,11 +12,10 @@ from benchmarks.zoo import core_cases
 from benchmarks.zoo_jobs import case_job, cut
 from potluck.control.audit import audit
 from potluck.metrics.records import RECORDS, IncidentRecord, read
-from potluck.recover.checkpoint import load, newest
 from potluck.runtime.options import Options
 from potluck.runtime.prepare import prepare_job
 from potluck.runtime.run import run_on
-from tests.process.agents import fleet_of
+from tests.process.agents import final_state, fleet_of
 from tests.process.jumping_clock_agent import jumping
 
 torch.set_num_threads(1)
@@ -31,10 +30,7 @@ def trained(folder: Path, agents: list[list[str]]) -> dict[str, torch.Tensor]:
         result = run_on(live, job, cut(job.facts, len(agents)), options)
     assert (result.reason, result.samples_lost, result.samples_doubled) == ("finished", 0, 0)
     assert audit(folder).finished
-    found = newest(folder)
-    assert found is not None
-    _, weights, optimizer = load(found.path)
-    return {**weights, **optimizer}
+    return final_state(folder)
 
 
 @pytest.mark.full

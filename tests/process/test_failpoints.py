@@ -11,11 +11,10 @@ from benchmarks.zoo import core_cases
 from benchmarks.zoo_jobs import case_job, cut
 from potluck.control.audit import audit
 from potluck.metrics.records import RECORDS, IncidentRecord, read
-from potluck.recover.checkpoint import load, newest
 from potluck.runtime.options import Options
 from potluck.runtime.prepare import PreparedJob, prepare_job
 from potluck.runtime.run import run_on
-from tests.process.agents import fleet_of
+from tests.process.agents import final_state, fleet_of
 
 ROUNDS = 6
 torch.set_num_threads(1)
@@ -47,10 +46,7 @@ def trained(folder: Path, point: str, count: int, marker: Path) -> dict[str, tor
         result = run_on(live, job, cut(job.facts, 3), options)
     assert (result.reason, result.samples_lost, result.samples_doubled) == ("finished", 0, 0)
     assert audit(folder).finished
-    found = newest(folder)
-    assert found is not None
-    _, weights, optimizer = load(found.path)
-    return {**weights, **optimizer}
+    return final_state(folder)
 
 
 @pytest.fixture(scope="module")
