@@ -45,7 +45,7 @@ from potluck.control.cluster_words import (
 )
 from potluck.control.setbacks import Pair, Setbacks
 from potluck.recover.placement import recovery_point, restart_at
-from potluck.recover.repartition import in_conflict
+from potluck.recover.repartition import estranged, in_conflict
 from potluck.types import COORDINATOR, Held, Plan, Value
 
 Phase = Literal["preparing", "training", "asking", "seeking", "planning", "ended"]
@@ -301,8 +301,7 @@ def _setbacks(state: ClusterState) -> Setbacks:
     if not state.lost and state.change is not None:
         return state.setbacks
     under_way = state.begun is not None and state.begun >= state.committed
-    pair = None if state.lost or state.between is None else state.between
-    return state.setbacks.after(state.committed, under_way, tuple(state.lost), pair)
+    return state.setbacks.after(state.committed, under_way, tuple(state.lost), state.between)
 
 
 def _planned(state: ClusterState, event: Planned, blueprint: Blueprint) -> Step:
@@ -313,8 +312,7 @@ def _planned(state: ClusterState, event: Planned, blueprint: Blueprint) -> Step:
     if not set(event.plan.devices) <= set(state.here):  # a newcomer has gone again
         return _decide(replace(state, change=None), blueprint)
     # Who does not reach somebody of the plan has nothing to give: it might be to that one.
-    there = set(event.plan.devices)
-    aside = {d for pair in state.apart for d in pair if d not in there and there & set(pair)}
+    aside = estranged(event.plan.devices, state.apart)
     holdings = {device: states for device, states in state.holdings.items() if device not in aside}
     out = sorted(aside & set(state.plan.devices) & set(state.here))
     words = f"{state.why}; goes on without {', '.join(out)}" if out else _words(state)

@@ -44,6 +44,11 @@ def in_conflict(devices: Collection[str], apart: Iterable[tuple[str, str]]) -> l
     return list(dict.fromkeys(d for pair in apart if set(pair) <= set(devices) for d in pair))
 
 
+def estranged(devices: Collection[str], apart: Iterable[tuple[str, str]]) -> set[str]:
+    """Others that do not reach one of some devices."""
+    return {d for pair in apart if set(pair) & set(devices) for d in pair if d not in devices}
+
+
 def settled(plan: Plan, idle: Sequence[str], seconds: Seconds) -> Plan:
     """The plan with its devices in each other's places, or idle ones in theirs, as long as that costs less.
 

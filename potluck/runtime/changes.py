@@ -20,6 +20,7 @@ from potluck.plan.refine import at_pace, busy_s
 from potluck.plan.search import find_plan
 from potluck.plan.tables import Tables
 from potluck.profile.members import limited, of_devices, with_newcomer
+from potluck.recover.repartition import estranged
 from potluck.runtime.live_fleet import LiveFleet
 from potluck.runtime.options import Options
 from potluck.runtime.prepare import PreparedJob
@@ -127,8 +128,8 @@ class Changes:
         if profile is None or plan is None:
             return None
         facts = shareable(self._prepared.facts, self._prepared.job.batchnorm)
-        away = {d for pair in self.apart if set(pair) & set(plan.devices) for d in pair if d not in plan.devices}
-        here = [d for d in list(self._live.roster.specs) if d not in self._leaving and d not in away]
+        away = {*self._leaving, *estranged(plan.devices, self.apart)}
+        here = [d for d in list(self._live.roster.specs) if d not in away]
         sizes = [(plan.micro_batch_size, plan.micro_batches)]
         try:
             return find_plan(facts, of_devices(profile, here), sizes, seconds=self._plan_s).plan
