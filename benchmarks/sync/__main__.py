@@ -4,8 +4,10 @@
 
 Three workers at 1 : 1.2 : 0.33 and 100 Mbit/s, each with samples of its own, on a testbed (needs root, see
 docs/testbed.md, and `apt-get install dataset-fashion-mnist`). Targets are the losses that one process reaches after 1,
-2 and 4 epochs. Flower and hivemind take part where `--flower` and `--hivemind` name a Python that has it
-(benchmarks/sync/flower.py, benchmarks/sync/hivemind_peer.py).
+2 and 4 epochs. Policies in which nobody waits run first; the others then get three times as long as those took to the
+middle target (BSP 4.4 times), and where they did not get there, ratios say how much longer they take at least. Flower
+and hivemind take part where `--flower` and `--hivemind` name a Python that has it (benchmarks/sync/flower.py,
+benchmarks/sync/hivemind_peer.py).
 """
 
 from __future__ import annotations
@@ -28,23 +30,26 @@ from benchmarks.testbed import TestbedMissing, check_machine, ended_by_signals
 @click.option("--seeds", type=click.IntRange(1), help="How often.  [default: 1 in a quick run, else 3]")
 @click.option("--policy", "policies", multiple=True, type=click.Choice(POLICIES), help="Only these; may be repeated.")
 @click.option("--dirichlet", type=click.FloatRange(0, min_open=True), help="Unequal shards: each label by such parts.")
+@click.option("--search/--no-search", default=None, help="For a learning rate.  [default: in a full run only]")
 @click.option("--fleet", default="three-100", show_default=True, help="Of benchmarks/fleets.")
-@click.option("--most-s", type=float, help="Longest run of a policy.  [default: 130, 600 in a full run]")
+@click.option("--most-s", type=float, help="Longest run of a policy.  [default: 300, 600 in a full run]")
 @click.option("--flower", type=click.Path(path_type=Path, exists=True), help="A Python with flwr.")
 @click.option("--hivemind", type=click.Path(path_type=Path, exists=True), help="A Python with hivemind.")
 @click.option("--results", type=click.Path(path_type=Path, file_okay=False), help="Folder for figures and picture.")
 @click.option("--json", "as_json", is_flag=True, help="End with one JSON object.")
 def main(
-    quick: bool, workload: str, seeds: int | None, policies: tuple[str, ...], dirichlet: float | None, fleet: str,
-    most_s: float | None, flower: Path | None, hivemind: Path | None, results: Path | None, as_json: bool,
+    quick: bool, workload: str, seeds: int | None, policies: tuple[str, ...], dirichlet: float | None,
+    search: bool | None, fleet: str, most_s: float | None, flower: Path | None, hivemind: Path | None,
+    results: Path | None, as_json: bool,
 ) -> None:  # fmt: skip
     """Races policies. Example: python -m benchmarks.sync --quick --policy ours --policy bsp"""
     ended_by_signals()
     if dirichlet is not None and workload != NAME:
         raise click.UsageError(f"--dirichlet is for samples with one label each: give --workload {NAME}")
+    pythons = {name: python for name, python in {"flower": flower, "hivemind": hivemind}.items() if python}
     asked = Asked(
         quick, workload, fleet, policies or POLICIES, seeds or (1 if quick else 3), dirichlet,
-        most_s or (130.0 if quick else 600.0), {n: p for n, p in {"flower": flower, "hivemind": hivemind}.items() if p},
+        not quick if search is None else search, most_s or (300.0 if quick else 600.0), pythons,
     )  # fmt: skip
     try:
         check_machine()

@@ -24,7 +24,11 @@ from benchmarks.throughput.cells import FLEETS
 from benchmarks.throughput.measure import say
 
 POLICIES = ("bsp", "ssp", "local", "adacomm", "adsp", "ours")
-NOBODY_WAITS = ("adsp", "ours")
+NOBODY_WAITS = ("adsp", "ours")  # first in turn: how long the others get follows from them
+ENOUGH = {"bsp": 4.4}  # times as long to the middle target, and it is plain enough how much slower somebody is
+_ENOUGH = 3.0  # of all others
+SEARCH_S = 40.0  # with each learning rate, for everybody
+LOCAL = ("local", "adacomm")
 PEERS = {"flower": flower_course, "hivemind": hivemind_course}
 EPOCHS = (1, 2, 4)
 Times = list[float | None]  # seconds to each target; None: never
@@ -40,13 +44,14 @@ class Asked:
     policies: tuple[str, ...]
     seeds: int
     dirichlet: float | None
+    search: bool  # for a learning rate
     most_s: float
     pythons: Mapping[str, Path]  # of peers that take part
 
 
-def over(slow: Times, fast: Times, most_s: float) -> float | None:
+def over(slow: Times, fast: Times, had_s: float) -> float | None:
     """The median over targets of how much sooner; where the slow one never got there, at least as long as it had."""
-    ratios = [(s if s is not None else most_s) / f for s, f in zip(slow, fast, strict=bool(slow and fast)) if f]
+    ratios = [(s if s is not None else had_s) / f for s, f in zip(slow, fast, strict=bool(slow and fast)) if f]
     return statistics.median(ratios) if ratios else None
 
 
@@ -54,6 +59,12 @@ def best(seconds: dict[str, Times], names: Sequence[str]) -> Times:
     """The soonest of some policies at each target."""
     rows = [seconds[name] for name in names if name in seconds]
     return [min((s for s in column if s is not None), default=None) for column in zip(*rows, strict=True)]
+
+
+def enough_s(policy: str, mine: Times, most_s: float) -> float:
+    """How long a policy gets, given when ours reached each target: the middle one decides the median."""
+    middle = mine[len(mine) // 2] if mine else None
+    return most_s if middle is None else min(most_s, ENOUGH.get(policy, _ENOUGH) * middle)
 
 
 class Race:
@@ -64,46 +75,63 @@ class Race:
         self._work = WORKLOADS[asked.workload]
         samples = self._work.quick if asked.quick else self._work.full
         write_shards(self._work, folder, bed.devices, samples, asked.dirichlet, seed=0)
-        self._rates = self._work.rates[1:2] if asked.quick else self._work.rates
+        self._rates = self._work.rates if asked.search else self._work.rates[1:2]
         by_rate = [losses_after(self._work, EPOCHS, samples, rate, 0) for rate in self._rates]
         self.targets = min(by_rate, key=lambda losses: losses[-1])
         say(f"one process reaches {self.targets} after {EPOCHS} epochs")
         self.lone = Lone(bed, folder, asked.workload)
-        self._chosen: dict[str, float] = {}  # learning rates
+        self.rates: dict[str, float] = {}  # of learning
 
     def courses(self) -> Iterator[tuple[str, Course]]:
-        """Every policy with every seed, policies in turn; learning rates are searched with the first seed alone."""
+        """Every policy with every seed, policies in turn; learning rates are searched before the first seed."""
+        mine = [policy for policy in self._asked.policies if policy in NOBODY_WAITS]
+        others = [policy for policy in self._asked.policies if policy not in mine]
         for seed in range(self._asked.seeds):
-            for policy in (*self._asked.policies, *self._asked.pythons):
-                yield policy, self._course(policy, seed)
+            reached: dict[str, Times] = {}
+            for policy in (*mine, *others, *self._asked.pythons):
+                if policy not in self.rates:
+                    self.rates[policy] = self._searched(policy)
+                most_s = self._asked.most_s
+                if policy not in NOBODY_WAITS:
+                    most_s = enough_s(policy, best(reached, NOBODY_WAITS), most_s)
+                one = self._beside_lone(policy, seed, most_s)
+                reached[policy] = one.reached_s
+                yield policy, one
 
-    def _course(self, policy: str, seed: int) -> Course:
-        rates = self._rates if seed == 0 else (self._chosen[policy],)
-        tried = {rate: self._with_rate(policy, seed, rate) for rate in rates}
-        rate = min(tried, key=lambda r: self._last(tried[r]))
-        self._chosen[policy] = rate
-        return tried[rate]
+    def _searched(self, policy: str) -> float:
+        """The learning rate with which a policy is farthest after a while, which is the same for all."""
+        if len(self._rates) == 1:
+            return self._rates[0]
+        tried = {rate: self._with_rate(policy, 0, rate, SEARCH_S, "search-") for rate in self._rates}
+        return min(tried, key=lambda rate: self._last(tried[rate]))
 
-    def _with_rate(self, policy: str, seed: int, rate: float) -> Course:
-        where, setting = self._folder / f"{policy}-{seed}-{rate}", Setting(self._asked.workload, rate, seed)
-        if policy in NOBODY_WAITS:
-            self.lone.before()
-        given = self._folder, where, self.targets, setting, self._asked.most_s
+    def _beside_lone(self, policy: str, seed: int, most_s: float) -> Course:
+        """A run; where nobody waits, with a look at what devices train by themselves right before and after."""
+        if policy not in NOBODY_WAITS:
+            return self._with_rate(policy, seed, self.rates[policy], most_s)
+        self.lone.before()
+        one = self._with_rate(policy, seed, self.rates[policy], most_s)
+        self.lone.after(policy, rate_of(one))
+        return one
+
+    def _with_rate(self, policy: str, seed: int, rate: float, most_s: float, kind: str = "") -> Course:
+        where = self._folder / f"{kind}{policy}-{seed}-{rate}"
+        given = self._folder, where, self.targets, Setting(self._asked.workload, rate, seed), most_s
         if policy in self._asked.pythons:
             one = PEERS[policy](self._bed, self._asked.pythons[policy], *given)
         else:
             one = course(self._bed, policy, *given)
-        if policy in NOBODY_WAITS:
-            self.lone.after(policy, rate_of(one))
+        one.had_s = most_s
         say(
-            f"{policy} ({rate}): {one.reached_s} s, {one.pushes} pushes, {rate_of(one):.0f} samples/s, "
-            f"busy {one.busy:.2f} {one.problem}"
+            f"{kind}{policy} ({rate}): {one.reached_s} of {most_s:.0f} s, {one.pushes} pushes, "
+            f"{rate_of(one):.0f} samples/s, busy {one.busy:.2f} {one.problem}"
         )
         return one
 
-    def _last(self, one: Course) -> float:
+    @staticmethod
+    def _last(one: Course) -> float:
         last = one.reached_s[-1] if one.reached_s else None
-        return last if last is not None else self._asked.most_s + min((loss for _, loss in one.curve), default=1e9)
+        return last if last is not None else one.had_s + min((loss for _, loss in one.curve), default=1e9)
 
 
 def race(asked: Asked) -> dict[str, Any]:
@@ -116,19 +144,22 @@ def race(asked: Asked) -> dict[str, Any]:
             runs.setdefault(policy, []).append(one)
     seconds = {policy: _medians([c.reached_s for c in courses]) for policy, courses in runs.items()}
     mine = best(seconds, NOBODY_WAITS)
-    others = {"local": best(seconds, ("local", "adacomm"))} | {name: seconds.get(name) for name in ("bsp", *PEERS)}
+    had = {policy: min(c.had_s for c in courses) for policy, courses in runs.items()}
+    local_s = min((had[name] for name in LOCAL if name in had), default=0.0)
+    others = {"local": (best(seconds, LOCAL), local_s)}
+    others |= {name: (seconds.get(name, []), had.get(name, 0.0)) for name in ("bsp", "ssp", *PEERS)}
     ours = {policy: courses for policy, courses in runs.items() if policy not in PEERS}
     served = pairs_per_s()
     return {
         "quick": asked.quick, "workload": asked.workload, "fleet": asked.fleet, "dirichlet": asked.dirichlet,
-        "targets": it.targets, "seconds": seconds, "most_s": asked.most_s,
+        "targets": it.targets, "seconds": seconds, "had_s": had, "learning_rates": it.rates,
         "spread": {p: [[c.reached_s[i] for c in courses] for i in range(len(EPOCHS))] for p, courses in runs.items()},
         "busy": {p: statistics.median(c.busy for c in courses) for p, courses in ours.items()},
         "samples_per_s": {p: statistics.median(map(rate_of, courses)) for p, courses in ours.items()},
         "lone_samples_per_s": it.lone.rates,
         "rate_over_lone": max(map(statistics.median, it.lone.parts.values()), default=0.0),
         "rates_over_lone": it.lone.parts,
-        **{f"best_over_{name}": over(slow or [], mine, asked.most_s) for name, slow in others.items()},
+        **{f"best_over_{name}": over(slow, mine, had_s) for name, (slow, had_s) in others.items()},
         "pushes": {p: [c.pushes for c in courses] for p, courses in runs.items()},
         "pushes_lost": sum(c.lost for courses in runs.values() for c in courses),
         "pushes_doubled": sum(c.doubled for courses in runs.values() for c in courses),

@@ -34,6 +34,7 @@ class Course:
     """What became of one policy."""
 
     reached_s: list[float | None] = field(default_factory=list)  # when each target was reached
+    had_s: float = 0.0  # to reach them
     seconds: float = 0.0
     samples: int = 0
     pushes: int = 0

@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import json
 import sys
+import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import click
@@ -27,6 +29,7 @@ from potluck.plan.groups import shareable
 from potluck.plan.memory import peak_bytes
 from potluck.plan.refine import Spent
 from potluck.plan.tables import Tables
+from potluck.profile.store import Store
 from potluck.runtime.live_fleet import LiveFleet
 from potluck.runtime.options import Options
 from potluck.runtime.prepare import PreparedJob, prepare_job
@@ -37,6 +40,7 @@ from potluck.types import Plan, Profile
 PROFILED_ROWS = 60  # the profile also has half, a quarter and twice as many: what a device computes at a time here
 FEWEST, MOST = 3, 16  # rounds of a measurement
 TRIES, TRY_PLAN_S = 4, 5.0  # plans of ours that are tried, and how long each is looked for
+NETWORK_S = 10.0  # all links together are measured
 TIMEOUT_S = 300.0
 
 
@@ -68,12 +72,13 @@ class Answer:
 class Trials:
     """A model on the devices that are here: profiled once, then trained by whichever plan is asked for."""
 
-    def __init__(self, live: LiveFleet, request: Request) -> None:
+    def __init__(self, live: LiveFleet, request: Request, store: Store) -> None:
         self._live, self._request = live, request
         self._prepared = prepared(request.model, request.batch, request.micro_batch or PROFILED_ROWS)
-        self._profile = profile_fleet(
-            live, self._prepared, ProfileSettings(seconds=request.profile_s, timeout_s=TIMEOUT_S)
+        settings = ProfileSettings(
+            seconds=request.profile_s, network_seconds=NETWORK_S, store=store, timeout_s=TIMEOUT_S, note=say
         )
+        self._profile = profile_fleet(live, self._prepared, settings)
         tries = Tries(TRIES, TRY_PLAN_S, TIMEOUT_S, say)
         self._tried, self._profile = try_plans(live, self._prepared, self._profile, self._sizes(), tries)
         self._tables = Tables(self._profile)
@@ -160,8 +165,8 @@ def say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
-def serve(live: LiveFleet, lines: Iterable[str]) -> Iterator[dict[str, Any]]:
-    """The answers to requests."""
+def serve(live: LiveFleet, lines: Iterable[str], store: Store) -> Iterator[dict[str, Any]]:
+    """The answers to requests. What devices took for a model is kept: with other lines they take the same."""
     trials: Trials | None = None
     for line in lines:
         given = json.loads(line)
@@ -170,7 +175,7 @@ def serve(live: LiveFleet, lines: Iterable[str]) -> Iterator[dict[str, Any]]:
             round_s, spent_s = a_few_rounds(live, job, plan, given["rounds"], TIMEOUT_S)
             yield {"round_s": round_s, "spent_s": spent_s}
         elif "model" in given:
-            trials = Trials(live, Request(**{**given, "planners": tuple(given["planners"])}))
+            trials = Trials(live, Request(**{**given, "planners": tuple(given["planners"])}), store)
             yield {"answers": [asdict(answer) for answer in trials.plan()]}
         else:
             assert trials is not None, "a plan was asked for before a model was given"
@@ -183,9 +188,10 @@ def serve(live: LiveFleet, lines: Iterable[str]) -> Iterator[dict[str, Any]]:
 def main(listen: str, devices: int) -> None:
     """Measure what the requests on standard input ask for."""
     torch.set_num_threads(1)
-    with LiveFleet(None, Options(listen=listen, joined=devices, timeout_s=300, progress=say)) as live:
+    options = Options(listen=listen, joined=devices, timeout_s=300, progress=say)
+    with LiveFleet(None, options) as live, tempfile.TemporaryDirectory() as folder:
         print(json.dumps({"here": sorted(live.roster.specs)}), flush=True)
-        for answer in serve(live, sys.stdin):
+        for answer in serve(live, sys.stdin, Store(Path(folder))):
             print(json.dumps(answer), flush=True)
 
 

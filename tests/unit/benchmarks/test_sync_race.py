@@ -11,15 +11,23 @@ import torch
 
 from benchmarks.sync import text
 from benchmarks.sync.chart import chart
-from benchmarks.sync.race import best, over
+from benchmarks.sync.race import best, enough_s, over
 from benchmarks.sync.workload import WORKLOADS, shards
 
 
 def test_how_much_sooner_is_the_median_and_at_least_the_time_there_was():
-    assert over([20.0, 60.0, None], [10.0, 20.0, 40.0], most_s=100.0) == 2.5
-    assert over([None, None, None], [10.0, None, None], most_s=80.0) == 8.0
-    assert over([1.0], [None], most_s=80.0) is None
-    assert over([], [1.0], most_s=80.0) is None  # it took no part
+    assert over([20.0, 60.0, None], [10.0, 20.0, 40.0], had_s=100.0) == 2.5
+    assert over([None, None, None], [10.0, None, None], had_s=80.0) == 8.0
+    assert over([1.0], [None], had_s=80.0) is None
+    assert over([], [1.0], had_s=80.0) is None  # it took no part
+
+
+def test_others_get_as_long_as_shows_how_much_slower_they_are():
+    assert enough_s("local", [10.0, 20.0, 30.0], most_s=300.0) == 60.0
+    assert enough_s("bsp", [10.0, 20.0, 30.0], most_s=300.0) == pytest.approx(88.0)
+    assert enough_s("bsp", [10.0, 100.0, 200.0], most_s=300.0) == 300.0
+    assert enough_s("bsp", [10.0, None, None], most_s=300.0) == 300.0  # nobody knows what is enough
+    assert enough_s("bsp", [], most_s=300.0) == 300.0
 
 
 def test_the_best_of_several_is_taken_target_by_target():
