@@ -6,8 +6,7 @@ Three workers at 1 : 1.2 : 0.33 and 100 Mbit/s, each with samples of its own, on
 docs/testbed.md, and `apt-get install dataset-fashion-mnist`). Targets are the losses that one process reaches after 1,
 2 and 4 epochs. Policies in which nobody waits run first; the others then get three times as long as those took to the
 middle target (BSP 4.4 times), and where they did not get there, ratios say how much longer they take at least. Flower
-and hivemind take part where `--flower` and `--hivemind` name a Python that has it (benchmarks/sync/flower.py,
-benchmarks/sync/hivemind_peer.py).
+takes part, and hivemind with `--peer hivemind`; each gets a Python of its own (benchmarks/sync/peer_python.py).
 """
 
 from __future__ import annotations
@@ -19,6 +18,7 @@ import click
 
 from benchmarks.sync.chart import chart
 from benchmarks.sync.fashion import FashionMissing
+from benchmarks.sync.peer_python import PACKAGES, PeerMissing, peer_python
 from benchmarks.sync.race import POLICIES, Asked, race
 from benchmarks.sync.workload import NAME, WORKLOADS
 from benchmarks.testbed import TestbedMissing, check_machine, ended_by_signals
@@ -33,28 +33,34 @@ from benchmarks.testbed import TestbedMissing, check_machine, ended_by_signals
 @click.option("--search/--no-search", default=None, help="For a learning rate.  [default: in a full run only]")
 @click.option("--fleet", default="three-100", show_default=True, help="Of benchmarks/fleets.")
 @click.option("--most-s", type=float, help="Longest run of a policy.  [default: 300, 600 in a full run]")
-@click.option("--flower", type=click.Path(path_type=Path, exists=True), help="A Python with flwr.")
-@click.option("--hivemind", type=click.Path(path_type=Path, exists=True), help="A Python with hivemind.")
+@click.option(
+    "--peer",
+    "peers",
+    multiple=True,
+    type=click.Choice([*PACKAGES, "none"]),
+    default=("flower",),
+    show_default=True,
+    help="Programs beside ours, installed on first use; may be repeated.",
+)
 @click.option("--results", type=click.Path(path_type=Path, file_okay=False), help="Folder for figures and picture.")
 @click.option("--json", "as_json", is_flag=True, help="End with one JSON object.")
 def main(
     quick: bool, workload: str, seeds: int | None, policies: tuple[str, ...], dirichlet: float | None,
-    search: bool | None, fleet: str, most_s: float | None, flower: Path | None, hivemind: Path | None,
-    results: Path | None, as_json: bool,
+    search: bool | None, fleet: str, most_s: float | None, peers: tuple[str, ...], results: Path | None, as_json: bool,
 ) -> None:  # fmt: skip
     """Races policies. Example: python -m benchmarks.sync --quick --policy ours --policy bsp"""
     ended_by_signals()
     if dirichlet is not None and workload != NAME:
         raise click.UsageError(f"--dirichlet is for samples with one label each: give --workload {NAME}")
-    pythons = {name: python for name, python in {"flower": flower, "hivemind": hivemind}.items() if python}
-    asked = Asked(
-        quick, workload, fleet, policies or POLICIES, seeds or (1 if quick else 3), dirichlet,
-        not quick if search is None else search, most_s or (300.0 if quick else 600.0), pythons,
-    )  # fmt: skip
     try:
         check_machine()
+        asked = Asked(
+            quick, workload, fleet, policies or POLICIES, seeds or (1 if quick else 3), dirichlet,
+            not quick if search is None else search, most_s or (300.0 if quick else 600.0),
+            {peer: peer_python(peer) for peer in peers if peer != "none"},
+        )  # fmt: skip
         found = race(asked)
-    except (TestbedMissing, FashionMissing) as error:
+    except (TestbedMissing, FashionMissing, PeerMissing) as error:
         raise click.ClickException(str(error)) from None
     for key, value in found.items():
         if key != "curves":

@@ -1,8 +1,6 @@
 """Flower's FedAvg, server or client: the real package, with clients that stay in memory from round to round.
 
-It runs under a Python of its own that has flwr, torch and numpy, as its versions and ours do not go together:
-
-    python3 -m venv .flower && .flower/bin/pip install flwr==1.38.0 torch==2.13.0 numpy
+It runs under a Python of its own that has flwr, torch and numpy (benchmarks/sync/peer_python.py).
 """
 
 from __future__ import annotations

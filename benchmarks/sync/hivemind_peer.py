@@ -1,8 +1,6 @@
 """A peer of hivemind: trains on its own samples, and averages weights with the others in the background.
 
-It runs under a Python of its own that has hivemind, torch and numpy:
-
-    python3 -m venv .hivemind && .hivemind/bin/pip install hivemind==1.1.12 torch==2.13.0 numpy
+It runs under a Python of its own that has hivemind, torch and numpy (benchmarks/sync/peer_python.py).
 
 Weights are averaged whenever all peers together have trained `--steps` batches each, as in local SGD; who is faster
 trains more of them. The first peer writes its weights to a file after every averaging, for whoever judges them.
