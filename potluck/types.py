@@ -296,6 +296,7 @@ class Pace(Value, frozen=True):
     reason: str
     steps: int | None = None
     seconds: float | None = None
+    number: int = 0  # grows with every decision: paces travel on two ways and may overtake each other
 
     def __post_init__(self) -> None:
         if self.steps is None and self.seconds is None:

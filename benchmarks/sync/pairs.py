@@ -61,7 +61,8 @@ def _serve(core: int, seconds: float) -> dict[str, float]:
         orders |= {worker: queue.SimpleQueue() for worker in workers}
         serving = Serving(
             server, link, "run", lambda worker, message: orders[worker].put(message), pushed,
-            lambda worker, incarnation, why: None, lambda error: None, lambda: 1.0, TIMEOUT_S,
+            lambda worker, incarnation, why: None, lambda error: None, lambda error: None, lambda: 1.0,
+            TIMEOUT_S,
         )  # fmt: skip
         clients = []
         try:

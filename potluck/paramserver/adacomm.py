@@ -7,6 +7,8 @@ import math
 from potluck.paramserver.policy import Lockstep
 from potluck.paramserver.words import Answer
 
+_LEAST_ROUNDS = 5  # that all push between two decisions: a loss that rests on fewer is mostly chance
+
 
 class AdaComm(Lockstep):
     """steps = ceil(first steps × root of loss over first loss) at every check; halved where that is no fewer."""
@@ -17,8 +19,12 @@ class AdaComm(Lockstep):
         super().__init__(steps)
         self.check_s = check_s
         self._first_steps, self._first_loss = steps, math.nan
+        self._rounds_seen = 0
 
     def checked(self, loss: float, now_s: float) -> Answer:
+        if self.fewest < self._rounds_seen + _LEAST_ROUNDS:
+            return Answer(reason=f"{self.steps} steps as before: too few pushes since to go by")
+        self._rounds_seen = self.fewest
         if not math.isfinite(loss) or loss <= 0:
             return Answer(reason=f"{self.steps} steps as before: a loss of {loss} says nothing")
         if math.isnan(self._first_loss):

@@ -1,10 +1,11 @@
 """ADSP: every worker trains at its own speed and all push equally often; how often is searched while they train.
 
 At every check, after Γ seconds, all are given the same number of pushes to reach; so who lags behind catches up. A
-worker pushes when Γ / pushes - overhead seconds are over: nobody waits. The search begins with one push in a check
-period and goes on to more as long as the loss falls faster by it. Faster means: from the loss at which the search began
-to nine tenths of it in less time. (As published, the way begins where a rate was taken up, so that the later of two
-rates is nearer to the goal and looks better by that alone.)
+worker begins a push Γ / pushes seconds after it began the one before (Γ / pushes - overhead after its pull), and trains
+on meanwhile: nobody waits. The search begins with one push in a check period and goes on to more as long as the loss
+falls faster by it. Faster means: from the loss at which the search began to nine tenths of it in less time. (As
+published, the way begins where a rate was taken up, so that the later of two rates is nearer to the goal and looks
+better by that alone.)
 """
 
 from __future__ import annotations
@@ -71,7 +72,8 @@ class Adsp(Policy):
         else:  # not again before the check, so that nobody is two ahead
             wait_s, why = max(self.period_s / self.rate, rest_s), f"its {self.rate} pushes of this period are made"
         mine.due_s = min(mine.due_s, now_s + wait_s)  # a check does not put off what is due already
-        seconds = max(mine.due_s - mine.pushed_s - mine.overhead_s, mine.step_s or 0.0)
+        # A worker counts from when it began its last push and trains on meanwhile, so its overhead is in this already.
+        seconds = max(mine.due_s - mine.pushed_s, mine.step_s or 0.0)
         why += f", {mine.overhead_s:.2g} s of each to push and pull"
         return Pace(why, seconds=seconds)
 

@@ -26,6 +26,7 @@ class Push(Value, frozen=True, kw_only=True):
     steps: int
     samples: int
     loss: float | None  # mean over the steps; None where that is not finite
+    pulled_loss: float | None = None  # over the first of them, so nearly that of the weights that it pulled
 
 
 class Entry(Value, frozen=True, kw_only=True):
@@ -127,6 +128,10 @@ class Book:
     def lags(self) -> bool:
         """Whether somebody may not push again before there is a snapshot."""
         return bool(self._lagging)
+
+    def holds_up(self, worker: str) -> bool:
+        """Whether a worker may not push again before there is a snapshot."""
+        return worker in self._lagging
 
     def _look_at(self, worker: str) -> None:
         if self._seen[worker].sequence - self.durable_up_to(worker) >= MOST_KEPT:

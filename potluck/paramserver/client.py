@@ -8,6 +8,8 @@ import math
 from potluck.paramserver.book import MOST_KEPT, Push
 from potluck.types import Pace
 
+FRESH_STEPS = 10  # after a pull, whose losses are taken for those of the weights that it pulled
+
 
 class Next(enum.Enum):
     """What to do after a step."""
@@ -23,12 +25,13 @@ class Client:
     def __init__(self, worker: str, incarnation: int, pace: Pace, *, waits: bool, version: int, now_s: float) -> None:
         """`waits`: after a push it stands still until it is let go; else it trains on meanwhile."""
         self._worker, self._incarnation, self._waits = worker, incarnation, waits
-        self.pace, self.version = pace, version
+        self._pace, self.version = pace, version
         self._pushed_s = now_s
         self.kept: list[Push] = []  # not known to be in a snapshot, oldest first
         self.overhead_s = 0.0  # of the last push and pull
         self._sequence = self._durable = 0
         self._under_way_s: float | None = None  # since when a push has no answer
+        self._fresh, self._fresh_loss = 0, 0.0  # steps right after a pull
         self._begin()
 
     def _begin(self) -> None:
@@ -40,9 +43,23 @@ class Client:
         return self._incarnation
 
     @property
+    def pace(self) -> Pace:
+        """When it pushes next."""
+        return self._pace
+
+    def repace(self, pace: Pace) -> None:
+        """Another pace, unless a later one is known."""
+        if pace.number >= self._pace.number:
+            self._pace = pace
+
+    @property
     def under_way(self) -> Push | None:
         """The push that has no answer yet."""
         return self.kept[-1] if self._under_way_s is not None and self.kept else None
+
+    def drop_news(self) -> None:
+        """What it trained since its last push is not to be pushed."""
+        self._begin()
 
     @property
     def has_news(self) -> bool:
@@ -64,13 +81,16 @@ class Client:
         self._steps += count
         self._samples += count * samples
         self._loss += count * loss
+        if self._under_way_s is None and self._fresh < FRESH_STEPS:
+            self._fresh += count
+            self._fresh_loss += count * loss
         return self.next(now_s)
 
     def next(self, now_s: float) -> Next:
         """What to do now."""
         if self.stands_still:
             return Next.WAIT
-        pace = self.pace
+        pace = self._pace
         due = (pace.steps is not None and self._steps >= pace.steps) or (
             pace.seconds is not None and now_s - self._pushed_s >= pace.seconds * (1 - 1e-9)
         )
@@ -87,12 +107,17 @@ class Client:
         known = loss if math.isfinite(loss) else None
         made = Push(
             worker=self._worker, incarnation=self._incarnation, sequence=self._sequence, base=self.version,
-            steps=self._steps, samples=self._samples, loss=known,
+            steps=self._steps, samples=self._samples, loss=known, pulled_loss=self._pulled_loss(),
         )  # fmt: skip
         self.kept.append(made)
         self._under_way_s = self._pushed_s = now_s
         self._begin()
         return made
+
+    def _pulled_loss(self) -> float | None:
+        """What the weights that it pulled last came to on its samples, before it had changed them much."""
+        loss = self._fresh_loss / self._fresh if self._fresh else math.nan
+        return loss if math.isfinite(loss) else None
 
     def answered(self, sequence: int, version: int, durable_up_to: int, pace: Pace | None, now_s: float) -> bool:
         """A push was applied, and the newest weights are here; whether that is the push under way."""
@@ -101,9 +126,10 @@ class Client:
             return False
         self.overhead_s = now_s - self._under_way_s
         self._under_way_s, self.version = None, version
+        self._fresh, self._fresh_loss = 0, 0.0
         self._forget()
         if pace is not None:
-            self.pace = pace
+            self.repace(pace)
         return True
 
     def durable(self, up_to: int) -> None:
@@ -132,6 +158,6 @@ class Client:
 
     def go_on(self, pace: Pace, now_s: float, *, waits: bool) -> None:
         """By the policy of a server that has restarted; the time that it was away is no overhead."""
-        self.pace, self._waits = pace, waits
+        self._pace, self._waits = pace, waits
         if self._under_way_s is not None:
             self._under_way_s = now_s

@@ -17,6 +17,7 @@ POLICIES: Mapping[str, Callable[[], Policy]] = {
 _COUNTED = {Ssp.name: "pushes ahead of the last", Lockstep.name: "steps", AdaComm.name: "steps to begin with"}
 _TIMED = (Adsp.name, Ours.name)
 _STEPS_A_PERIOD = 40  # of the slowest worker, between two checks
+_LEAST_PERIOD_S = 1.0  # of a check: more often is work for nothing, however short a step is
 _PERIODS_AN_EPOCH = 20  # after which the rate is searched anew
 
 
@@ -30,7 +31,8 @@ class Choice:
 
     def policy(self, slowest_s: float) -> Policy:
         """The policy, given how long a step takes the slowest worker."""
-        period_s = self.period_s if self.period_s is not None else _STEPS_A_PERIOD * slowest_s
+        usual_s = max(_LEAST_PERIOD_S, _STEPS_A_PERIOD * slowest_s)
+        period_s = self.period_s if self.period_s is not None else usual_s
         match self.name:
             case "adsp" | "ours":
                 timed = Adsp if self.name == Adsp.name else Ours

@@ -22,7 +22,7 @@ class Worker:
     samples: int  # of its data set
     pushes: int  # as if it had been here from the start
     overhead_s: float = 0.0
-    step_s: float | None = None  # measured between its last two pushes
+    step_s: float | None = None  # as it said when it came, then as measured between its last two pushes
     pushed_s: float = 0.0  # when it was last let go
     due_s: float = math.inf  # when its next push is due, where that was decided
 
@@ -59,11 +59,11 @@ class Policy:
 
     # --- what happens
 
-    def joined(self, worker: str, samples: int, now_s: float) -> Answer:
+    def joined(self, worker: str, samples: int, now_s: float, step_s: float | None = None) -> Answer:
         """A worker begins. It counts as having pushed as often as the first of the others: nobody waits for it to
         catch up, and it need not."""
         pushes = self.most
-        self.workers[worker] = Worker(samples, pushes, pushed_s=now_s)
+        self.workers[worker] = Worker(samples, pushes, step_s=step_s, pushed_s=now_s)
         self.samples += samples
         self._having[pushes] += 1
         self._look_for_the_last()

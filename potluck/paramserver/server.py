@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
+import msgspec
 import torch
 
 from potluck.errors import InputError, PotluckError
-from potluck.paramserver.book import Book, Push
+from potluck.paramserver.book import Book, Push, Seen
 from potluck.paramserver.flat import Flat
 from potluck.paramserver.harm import Norms
 from potluck.paramserver.outer import outer_factors
@@ -28,6 +29,7 @@ from potluck.types import Pace
 Tensors = Mapping[str, torch.Tensor]
 Save = Callable[[int, Tensors, Tensors], None]  # a version, its weights and velocity; returns when they are on disk
 
+_LONG = 10  # times as long as a worker was given, and something is wrong with it
 _VELOCITY = "outer"  # what the outer step remembers of a tensor, as optimizers name such things
 
 
@@ -46,6 +48,7 @@ class Release:
     weights: Weights
     sequence: int
     incarnation: int
+    skipped: str = ""  # why that push was left out, if it was
 
 
 @dataclass(frozen=True)
@@ -77,15 +80,17 @@ class ParameterServer:
     """Weights, who pushed what, and the policy in force."""
 
     def __init__(
-        self, tensors: Tensors, policy: Policy, folder: Path, save: Save, *, velocity: Tensors | None = None,
-        version: int = 0, now_s: float = 0.0,
+        self, tensors: Tensors, policy: Policy, folder: Path, save: Save, *, buffers: Collection[str] = (),
+        velocity: Tensors | None = None, version: int = 0, now_s: float = 0.0,
     ) -> None:  # fmt: skip
-        """Begins with these tensors, which are of so many pushes; what the ledger has beyond them is pushed again.
+        """Begins with these tensors, some of them buffers, which are of so many pushes; what the ledger has beyond
+        them is pushed again.
 
         Workers of before count as here until `leave` says that they are not, so that what the first of them pushes
         again does not count for all.
         """
-        self._flat, self._policy, self._save = Flat.of(tensors), policy, save
+        self._flat, self._policy, self._save = Flat.of(tensors, buffers), policy, save
+        self._learnt = self._flat.only_learnt()
         self._rest = {name: t for name, t in tensors.items() if not t.is_floating_point()}
         self._log = PushLog(folder / PUSHES, version)
         if self._log.page.version != version:
@@ -99,6 +104,9 @@ class ParameterServer:
         self._lock = threading.Lock()
         self._saving = threading.Lock()
         self._over = False
+        self._skipped: dict[str, str] = {}  # whose newest push was left out, and why
+        self._decisions = 0
+        self._paced: dict[str, Pace] = {}  # what each was told last
         for worker in self._log.page.seen:
             policy.joined(worker, self._log.samples[worker], now_s)
 
@@ -125,7 +133,7 @@ class ParameterServer:
         with self._lock:
             return self._book.lags
 
-    def enter(self, worker: str, samples: int, now_s: float) -> Admission:
+    def enter(self, worker: str, samples: int, now_s: float, step_s: float | None = None) -> Admission:
         """A worker begins, with a number of its own; the same worker of before is refused from now on."""
         with self._lock:
             known = self._book.seen(worker)
@@ -134,8 +142,8 @@ class ParameterServer:
             self._log.sync()
             self._book.enter(worker, incarnation)
             others = self._policy.left(worker, now_s)
-            answer = self._policy.joined(worker, samples, now_s)
-            return self._admission(incarnation, 0, answer.paces[worker], others)
+            answer = self._policy.joined(worker, samples, now_s, step_s)
+            return self._admission(worker, incarnation, 0, answer.paces[worker], others)
 
     def back(self, worker: str, incarnation: int, now_s: float) -> Admission | None:
         """The server has restarted, and a worker goes on as who it was; None where it has to enter anew."""
@@ -143,13 +151,13 @@ class ParameterServer:
             known = self._book.seen(worker)
             if known is None or known.incarnation != incarnation or worker not in self._policy.workers:
                 return None
-            found = self._admission(incarnation, known.sequence, self._policy.pace(worker, now_s), Answer())
+            found = self._admission(worker, incarnation, known.sequence, self._policy.pace(worker, now_s), Answer())
             return replace(found, back=True)
 
     def push(self, push: Push, difference: torch.Tensor, overhead_s: float, now_s: float) -> Reply:
         """Applies a difference, once. One that is known already is answered once more, if it need not wait."""
         fits = difference.dtype == self._flat.dtype and difference.shape == (self._flat.size,)
-        norm = float(torch.linalg.vector_norm(difference)) if fits else math.nan
+        norm = self._norm(difference) if fits else math.nan
         with self._lock:
             here = push.worker in self._policy.workers and not self._over
             status = self._book.judge(push) if here else "fenced"
@@ -165,6 +173,7 @@ class ParameterServer:
             entry = self._book.entry(push, self._policy.scale(report), harm)
             self._log.append(Pushed(entry=entry))  # before anything changes: there may be no room for it
             self._book.apply(entry)
+            self._skipped[push.worker] = harm
             if not harm:
                 self._move(difference, entry.scale)
             answer = self._policy.pushed(report, now_s)
@@ -175,8 +184,25 @@ class ParameterServer:
         """A worker is gone; those who waited for it alone go on."""
         with self._lock:
             self._norms.left(worker)
+            self._skipped.pop(worker, None)
+            self._paced.pop(worker, None)
             answer = self._policy.left(worker, now_s)
             return self._reply("heard", 0, answer, answer.reason)
+
+    def silent(self, now_s: float, least_s: float) -> dict[str, float]:
+        """Who should have pushed long ago, and for how many seconds it has not: ten times as long as it was given, and
+        at least so long. Who waits for others, or for a snapshot, cannot push."""
+        with self._lock:
+            held = {w for w in self._policy.workers if w in self._policy.waiting or self._book.holds_up(w)}
+            since = {w: now_s - known.pushed_s for w, known in self._policy.workers.items() if w not in held}
+            return {w: seconds for w, seconds in since.items() if seconds > max(least_s, _LONG * self._given_s(w))}
+
+    def _given_s(self, worker: str) -> float:
+        """How long a worker trains until its next push is due, by the pace that it was told."""
+        pace, step_s = self._paced.get(worker), self._policy.workers[worker].step_s or 0.0
+        if pace is None:
+            return 0.0
+        return pace.seconds if pace.seconds is not None else (pace.steps or 0) * step_s
 
     def check(self, loss: float, now_s: float) -> Reply:
         """Tells the policy the loss."""
@@ -195,7 +221,7 @@ class ParameterServer:
                 self._log.sync()  # the ledger first: weights that it does not explain are of no use
             except OSError as error:
                 raise PotluckError(f"{PUSHES}: cannot be written: {error.strerror}; free some space there") from error
-            remembered = self._flat.tensors(velocity) if velocity is not None else {}
+            remembered = self._learnt.tensors(velocity) if velocity is not None else {}
             self._save(
                 weights.version, {**self._rest, **self._flat.tensors(weights.vector)},
                 {f"{name}/{_VELOCITY}": tensor for name, tensor in remembered.items()},
@@ -218,44 +244,65 @@ class ParameterServer:
         """Closes the ledger."""
         self._log.close()
 
-    def _move(self, difference: torch.Tensor, scale: float) -> None:
-        """One outer step; nothing that anybody may hold is changed in place."""
+    def _norm(self, update: torch.Tensor) -> float:
+        """How far the weights would move; not finite where anything is not."""
+        learnt, measured = update[: self._flat.learnt], update[self._flat.learnt :]
+        sound = bool(torch.isfinite(measured).all())
+        return float(torch.linalg.vector_norm(learnt)) if sound else math.nan
+
+    def _move(self, update: torch.Tensor, scale: float) -> None:
+        """Takes an update in; nothing that anybody may hold is changed in place."""
+        at = self._flat.learnt
+        moved = self._outer_step(self._vector[:at], update[:at], scale)
+        if at < self._flat.size:
+            moved = torch.cat([moved, torch.lerp(self._vector[at:], update[at:], scale)])
+        self._vector = moved
+
+    def _outer_step(self, learnt: torch.Tensor, difference: torch.Tensor, scale: float) -> torch.Tensor:
         momentum = self._policy.outer_momentum
         if not momentum:
-            self._vector = torch.add(self._vector, difference, alpha=scale)
-            return
+            return torch.add(learnt, difference, alpha=scale)
         kept, part = outer_factors(momentum, len(self._policy.workers))
         change = difference * scale
-        velocity = change if self._velocity is None else torch.add(change, self._velocity, alpha=kept)
-        self._vector = torch.add(self._vector, torch.add(change, velocity, alpha=kept), alpha=part)
-        self._velocity = velocity
+        self._velocity = change if self._velocity is None else torch.add(change, self._velocity, alpha=kept)
+        return torch.add(learnt, torch.add(change, self._velocity, alpha=kept), alpha=part)
 
     def _velocity_of(self, given: Tensors) -> torch.Tensor | None:
         """As it was when the weights to begin with were saved, if there was any."""
-        named = {name: given.get(f"{name}/{_VELOCITY}") for name, _ in self._flat.shapes}
+        named = {name: given.get(f"{name}/{_VELOCITY}") for name, _ in self._learnt.shapes}
         known = {name: tensor for name, tensor in named.items() if tensor is not None}
-        return self._flat.vector(known) if self._policy.outer_momentum and len(known) == len(named) else None
+        return self._learnt.vector(known) if self._policy.outer_momentum and len(known) == len(named) else None
 
     def _newest(self) -> Weights:
         return Weights(self._book.version, self._vector)
 
-    def _admission(self, incarnation: int, seen: int, pace: Pace, others: Answer) -> Admission:
+    def _admission(self, worker: str, incarnation: int, seen: int, pace: Pace, others: Answer) -> Admission:
         reply = self._reply("heard", 0, others, others.reason)
-        return Admission(incarnation, self._newest(), pace, self._policy.waits, seen, reply)
+        mine = self._numbered({worker: pace})[worker]
+        return Admission(incarnation, self._newest(), mine, self._policy.waits, seen, reply)
 
     def _known(self, push: Push, durable: int) -> Reply:
         newest = self._book.seen(push.worker)
         may_go = newest is not None and newest.sequence == push.sequence and push.worker not in self._policy.waiting
-        go = {push.worker: Release(self._newest(), push.sequence, push.incarnation)} if may_go else {}
+        go = {push.worker: self._release(push.worker, newest)} if may_go and newest is not None else {}
         return Reply("known", durable, go, reason="it was applied before")
 
     def _reply(
         self, status: Literal["applied", "skipped", "heard"], durable: int, answer: Answer, reason: str
     ) -> Reply:
-        newest = self._newest()
         seen = {worker: self._book.seen(worker) for worker in answer.go}
-        go = {w: Release(newest, known.sequence, known.incarnation) for w, known in seen.items() if known is not None}
-        return Reply(status, durable, go, dict(answer.paces), reason)
+        go = {worker: self._release(worker, known) for worker, known in seen.items() if known is not None}
+        return Reply(status, durable, go, self._numbered(answer.paces), reason)
+
+    def _release(self, worker: str, newest: Seen) -> Release:
+        return Release(self._newest(), newest.sequence, newest.incarnation, self._skipped.get(worker, ""))
+
+    def _numbered(self, paces: Mapping[str, Pace]) -> dict[str, Pace]:
+        """So that whoever gets two of them knows which one is newer."""
+        self._decisions += 1
+        found = {worker: msgspec.structs.replace(pace, number=self._decisions) for worker, pace in paces.items()}
+        self._paced |= found
+        return found
 
 
 def _refusal(push: Push, status: str) -> str:

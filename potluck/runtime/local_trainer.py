@@ -36,7 +36,7 @@ class LocalTrainer:
         self._count = min(len(tensor) for tensor in data.values())
         self._batch = min(batch_size, self._count)
         self._steps = 0
-        self._flat = Flat.of(self.tensors())
+        self._flat = Flat.of(self.tensors(), self._run.stage.buffers)
 
     @property
     def samples(self) -> int:
@@ -90,6 +90,12 @@ class LocalTrainer:
 
     def catch_up(self, newest: torch.Tensor, at_push: torch.Tensor) -> torch.Tensor:
         """Takes the newest weights in, with what was trained since the push; returns the weights it goes on from."""
-        trained = self.vector() - at_push
-        self.load(newest + trained)
+        self.load(self._flat.caught_up(newest, self.vector(), at_push))
+        return newest
+
+    def begin_anew(self, newest: torch.Tensor) -> torch.Tensor:
+        """Takes the newest weights in and drops all that was trained, also what the optimizer remembers of it."""
+        self.load(newest)
+        self._run.stage.optimizer.load({})
+        self._bad = 0
         return newest

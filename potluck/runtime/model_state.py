@@ -124,6 +124,11 @@ def _wrong(device: str, what: str) -> DeviceError:
     return DeviceError(f"device {device} reported a state {what}; restart it and go on with --resume")
 
 
+def buffer_names(programs: ProgramPair) -> frozenset[str]:
+    """What the programs read and write, but no optimizer changes."""
+    return frozenset(s.name for p in (programs.train, programs.eval) for s in p.sources if s.kind == "buffer")
+
+
 def trainable_names(programs: ProgramPair) -> list[str]:
     """Trainable parameters in program order."""
     return [s.name for s in programs.train.sources if s.kind == "parameter" and s.trainable]

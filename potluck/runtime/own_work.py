@@ -111,10 +111,7 @@ class OwnWork:
     def hear(self, news: Repace | Durable) -> None:
         """From the listening thread: what concerns training, and need not interrupt it."""
         if self._worker is not None:
-            if isinstance(news, Repace):
-                self._worker.hear(news.pace)
-            elif news.incarnation == self.incarnation:
-                self._worker.hear(news.up_to)
+            self._worker.hear(news.pace if isinstance(news, Repace) else news)
 
     def leave(self, then: Callable[[], None]) -> bool:
         """Pushes what it has and then calls this; False where it does not train."""

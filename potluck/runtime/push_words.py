@@ -35,7 +35,7 @@ class PushWords(msgspec.Struct, frozen=True, kw_only=True):
 class PullWords(msgspec.Struct, frozen=True, kw_only=True):
     """The server's words; the first weights are number 0."""
 
-    status: Literal["first", "applied", "skipped", "known", "early", "fenced"]
+    status: Literal["first", "applied", "skipped", "early", "fenced"]
     version: int = 0
     durable_up_to: int = 0
     pace: Pace | None = None

@@ -11,7 +11,7 @@ from potluck.model.program import ProgramPair
 from potluck.optimizers import Optimizer
 from potluck.plan.schedule import turns
 from potluck.runtime.layout import PlanLayout
-from potluck.runtime.model_state import trainable_names
+from potluck.runtime.model_state import buffer_names, trainable_names
 from potluck.runtime.stage import Rows, StageRunner, StageState
 from potluck.types import Plan
 from potluck.wire.messages import LossPart, Ready
@@ -34,7 +34,7 @@ class UncutRun:
         names = {s.kind: [x.name for x in programs.train.sources if x.kind == s.kind] for s in programs.train.sources}
         more = [x.name for x in programs.eval.sources if x.kind in ("parameter", "buffer")]
         parameters = {n: state[n] for n in dict.fromkeys([*names.get("parameter", []), *more]) if n in state}
-        buffers = {s.name for p in (programs.train, programs.eval) for s in p.sources if s.kind == "buffer"}
+        buffers = buffer_names(programs)
         held = StageState(
             {n: t for n, t in parameters.items() if n not in buffers}, {n: state[n] for n in state if n in buffers}
         )

@@ -10,7 +10,7 @@ from collections.abc import Callable
 import msgspec
 import torch
 
-from potluck.errors import LinkError
+from potluck.errors import LinkError, PotluckError
 from potluck.paramserver.server import Admission, ParameterServer, Release, Reply, Weights
 from potluck.runtime.own_work import worker_link
 from potluck.runtime.push_words import PATIENCE_S, PULL, PUSH, PullWords, PushWords
@@ -19,6 +19,7 @@ from potluck.wire.link import Link
 from potluck.wire.messages import Durable, FromCoordinator, Repace, Work
 
 TERM = 1  # of a server's link: it lasts as long as the server
+_AGAIN_S = 1.0  # after which a push that had no room is tried again
 _IN_A_WINDOW = 2  # models that may be under way to a worker: nobody waits for one that is slow
 
 
@@ -28,28 +29,29 @@ class Serving:
     def __init__(
         self, server: ParameterServer, link: Link, run: str, send: Callable[[str, FromCoordinator], None],
         pushed: Callable[[PushWords, Reply], None], lost: Callable[[str, int, str], None],
-        failed: Callable[[Exception], None], lr_scale: Callable[[], float], timeout_s: float,
+        failed: Callable[[Exception], None], stuck: Callable[[PotluckError], None], lr_scale: Callable[[], float],
+        timeout_s: float,
     ) -> None:  # fmt: skip
-        """`pushed` is told of every push and what became of it, `lost` of every worker whose link broke, `failed` of
-        whatever else goes wrong, from any thread."""
+        """`pushed` is told of every push and what became of it, `lost` of every worker whose link broke, `stuck` of
+        pushes that cannot be written down now, `failed` of whatever else goes wrong, from any thread."""
         self._server, self._link, self._run, self._send = server, link, run, send
-        self._pushed, self._lost, self._failed = pushed, lost, failed
+        self._pushed, self._lost, self._failed, self._stuck = pushed, lost, failed, stuck
         self._lr_scale, self._timeout_s = lr_scale, timeout_s
         self._incarnations: dict[str, int] = {}
         self._durable: dict[str, int] = {}
         self._first: dict[str, Admission] = {}  # of those that are let in and have no link yet
         self._entered_s: dict[str, float] = {}
-        self._closed = False
+        self._over = threading.Event()
         flat = server.flat
         self._window_bytes = _IN_A_WINDOW * flat.size * flat.dtype.itemsize + (1 << 20)
         link.adopt(TERM, {}, self._window_bytes)
 
-    def enter(self, worker: str, samples: int, incarnation: int = 0) -> None:
+    def enter(self, worker: str, samples: int, incarnation: int = 0, step_s: float | None = None) -> None:
         """Lets a worker in; one that was here before as this incarnation goes on where it was, if that is known."""
         now_s = time.monotonic()
         admission = self._server.back(worker, incarnation, now_s) if incarnation else None
         if admission is None:
-            admission = self._server.enter(worker, samples, now_s)
+            admission = self._server.enter(worker, samples, now_s, step_s)
         self._incarnations[worker] = admission.incarnation
         self._durable.pop(worker, None)
         self._first[worker], self._entered_s[worker] = admission, now_s
@@ -114,7 +116,7 @@ class Serving:
 
     def close(self) -> None:
         """Ends every thread; no push is applied any more."""
-        self._closed = True
+        self._over.set()
         self._server.end()
         self._link.cancel("the server is closing")
 
@@ -134,30 +136,40 @@ class Serving:
                 said = msgspec.msgpack.decode(words, type=PushWords)
                 if difference is None or (said.push.worker, said.push.incarnation) != (worker, incarnation):
                     raise LinkError(f"damaged words arrived from {worker}; the link is broken")
-                if self._closed:
+                if self._over.is_set():
                     return
                 self._apply(worker, said, difference)
         except (LinkError, msgspec.MsgspecError) as error:
-            if not self._closed:
+            if not self._over.is_set():
                 self._lost(worker, incarnation, str(error))
         except Exception as error:  # nobody would know that this thread has ended
             self._failed(error)
 
     def _apply(self, worker: str, said: PushWords, difference: torch.Tensor) -> None:
-        reply = self._server.push(said.push, difference, said.overhead_s, time.monotonic())
+        reply = self._written(said, difference)
         self._pushed(said, reply)
         if reply.status in ("fenced", "early"):
             words = PullWords(status=reply.status, reason=reply.reason)
             self._answer(worker_link(worker, said.push.incarnation), said.push.sequence, words, None)
         self.spread(reply)
 
+    def _written(self, said: PushWords, difference: torch.Tensor) -> Reply:
+        """What became of a push. One that the ledger has no room for never happened, and is tried again."""
+        while True:
+            try:
+                return self._server.push(said.push, difference, said.overhead_s, time.monotonic())
+            except PotluckError as error:
+                self._stuck(error)
+                if self._over.wait(_AGAIN_S):
+                    raise LinkError("the server is closing") from error
+
     def _release(self, worker: str, release: Release, reply: Reply) -> None:
         if self._incarnations.get(worker) != release.incarnation:
             return
-        status = reply.status if reply.status in ("applied", "skipped", "known") else "applied"
         words = PullWords(
-            status=status, version=release.weights.version, durable_up_to=self._server.durable_up_to(worker),
-            pace=reply.paces.get(worker), lr_scale=self._lr_scale(), reason=reply.reason,
+            status="skipped" if release.skipped else "applied", version=release.weights.version,
+            durable_up_to=self._server.durable_up_to(worker), pace=reply.paces.get(worker), lr_scale=self._lr_scale(),
+            reason=release.skipped or reply.reason,
         )  # fmt: skip
         self._answer(worker_link(worker, release.incarnation), release.sequence, words, release.weights)
 

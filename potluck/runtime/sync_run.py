@@ -7,7 +7,7 @@ import math
 import queue
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -30,6 +30,7 @@ from potluck.paramserver.push_log import PUSHES, entries
 from potluck.paramserver.server import ParameterServer, Reply
 from potluck.runtime.chaos import Rehearsal
 from potluck.runtime.live_fleet import LiveFleet
+from potluck.runtime.model_state import buffer_names
 from potluck.runtime.offering import Offering
 from potluck.runtime.options import Options
 from potluck.runtime.prepare import PreparedJob
@@ -80,6 +81,8 @@ class SyncRun:
         self._begun = begun_before(path) if options.resume else None
         began_with = tuple(self._begun.samples) if self._begun is not None else ()
         self._losses: dict[str, float] = {}  # last reported
+        self._owned: dict[str, int] = {}  # samples of each device
+        self._unwritten = False  # the disk is full, and that was said
         self._broken: queue.SimpleQueue[tuple[str, int, str] | Exception] = queue.SimpleQueue()  # in other threads
         self._started_s = self._somebody_s = time.monotonic()
         self._folder = RunFolder(path, self._job, encode(prepared.built.programs), fsync=True)
@@ -107,11 +110,13 @@ class SyncRun:
         self._total = whole or (self._job.epochs or 1) * self._epoch_samples
         self._server = ParameterServer(
             self._keeping.tensors, policy, self._folder.path, self._keeping.save, velocity=self._keeping.velocity,
-            version=self._keeping.version, now_s=time.monotonic(),
+            version=self._keeping.version, buffers=buffer_names(self._prepared.built.programs),
+            now_s=time.monotonic(),
         )  # fmt: skip
         self._serving = Serving(
             self._server, self._live.link, self._folder.run_id, roster.send, self._pushed,
-            lambda *lost: self._broken.put(lost), self._broken.put, self._lr_scale, self._options.timeout_s,
+            lambda *lost: self._broken.put(lost), self._broken.put, self._no_room, self._lr_scale,
+            self._options.timeout_s,
         )  # fmt: skip
         self._keeping.serve(self._server, self._serving)
         self._announce(policy.name, here, slowest_s)
@@ -238,6 +243,7 @@ class SyncRun:
             case Unreachable():
                 self._drop(device, message.text)
             case Leaving():
+                self._save_what_it_pushed()
                 self._live.roster.release(device)
                 self._gone(device)
                 self._incident("left", device, f"{device} leaves", "what it had trained counts; the others go on")
@@ -246,7 +252,9 @@ class SyncRun:
         hello = self._live.roster.hellos.get(device)
         known = hello is not None and hello.holds == self._folder.run_id
         if self._serving is not None:
-            self._serving.enter(device, loaded.samples, hello.incarnation if hello is not None and known else 0)
+            incarnation = hello.incarnation if hello is not None and known else 0
+            self._serving.enter(device, loaded.samples, incarnation, loaded.step_s)
+        self._owned[device] = loaded.samples
         self._live.roster.watch([device])
 
     def _refuse(self, device: str, problem: str) -> None:
@@ -278,6 +286,24 @@ class SyncRun:
                 self._drop(device, why)
         for device in self._serving.overdue() if self._serving is not None else ():
             self._drop(device, f"its link did not open in {self._options.timeout_s:.0f} s")
+        self._look_for_silence()
+
+    def _look_for_silence(self) -> None:
+        """A device that is here but never pushes holds others up, or counts for nothing."""
+        silent = self._server.silent(time.monotonic(), self._options.timeout_s) if self._server is not None else {}
+        for device, seconds in silent.items():
+            if device in self._live.roster.specs:
+                words = f"pushed nothing for {seconds:.0f} s, ten times as long as it was given; look at what it does"
+                lost = self._live.roster.drop(device, words)
+                self._lost(lost.device, lost.why)
+
+    def _save_what_it_pushed(self) -> None:
+        """Before a device goes that would push it again if the server had to restart."""
+        if self._serving is not None:
+            try:
+                self._serving.save()
+            except PotluckError as error:
+                self._no_room(error)
 
     def _drop(self, device: str, why: str) -> None:
         if device in self._live.roster.specs:
@@ -300,9 +326,11 @@ class SyncRun:
         if reply.status not in ("applied", "skipped"):
             return
         with self._lock:
-            self._samples += push.samples
-            if push.loss is not None:
-                self._losses[push.worker] = push.loss
+            if reply.status == "applied":
+                self._samples += push.samples
+                loss = push.pulled_loss if push.pulled_loss is not None else push.loss
+                if loss is not None:
+                    self._losses[push.worker] = loss
             pace = reply.paces.get(push.worker)
             self.say(
                 PushRecord(
@@ -318,13 +346,18 @@ class SyncRun:
         self._keeping.wake()
 
     def _check(self, server: ParameterServer, serving: Serving, now_s: float) -> None:
-        with self._lock:
-            losses = [self._losses[worker] for worker in server.workers if worker in self._losses]
-        loss = sum(losses) / len(losses) if losses else math.nan
+        loss = self._loss_of_all(server.workers)
         reply = server.check(loss, now_s)
         serving.spread(reply)
-        if reply.reason:
+        if reply.reason and reply.paces:  # something changed
             self.say(PaceRecord(round=self._round, loss=loss, reason=reply.reason, at_s=self._seconds()))
+
+    def _loss_of_all(self, workers: Sequence[str]) -> float:
+        """Of the weights that workers pulled last, on the samples of all of them: who has more counts more."""
+        with self._lock:
+            known = {w: self._losses[w] for w in workers if w in self._losses}
+        whole = sum(self._owned.get(w, 1) for w in known)
+        return sum(loss * self._owned.get(w, 1) for w, loss in known.items()) / whole if whole else math.nan
 
     def _lr_scale(self) -> float:
         return multiplier(self._job.schedule, self._round)
@@ -348,7 +381,8 @@ class SyncRun:
 
     def _trained_before(self, path: Path) -> int:
         """What the weights to begin with have in them; pushes after that come again."""
-        return sum(e.push.samples for e in entries(path / PUSHES) if e.version <= self._keeping.version)
+        made = [entry for entry in entries(path / PUSHES) if entry.version <= self._keeping.version]
+        return sum(entry.push.samples for entry in made if not entry.skipped)
 
     def _announce(self, policy: str, samples: Mapping[str, int], slowest_s: float) -> None:
         self._started_s = time.monotonic()
@@ -384,10 +418,21 @@ class SyncRun:
         seconds = self._seconds()
         self.say(RunEnded(round=self._round, reason=reason, message=words, seconds=seconds, at_s=seconds))
 
+    def _no_room(self, error: PotluckError) -> None:
+        """Something cannot be written now; said once, until something can. From any thread."""
+        with self._lock:
+            said, self._unwritten = self._unwritten, True
+        if not said:
+            self._options.progress(f"{error}; training goes on, and what could not be written is tried again")
+
     def say(self, record: Record) -> None:
         """Writes a record and shows it to everybody who watches, from any thread."""
         with self._lock:
-            self._folder.records.append(record)
+            try:
+                self._folder.records.append(record)
+                self._unwritten = False
+            except PotluckError as error:
+                self._no_room(error)
             for watcher in (*self._options.watchers, *((self._rehearsal,) if self._rehearsal else ())):
                 watcher.record(record)
             for callback in self._job.callbacks:

@@ -20,11 +20,12 @@ from potluck.runtime.throttle import Throttle
 from potluck.runtime.vectors import receive_vector, send_vector
 from potluck.types import COORDINATOR, Pace
 from potluck.wire.link import Link
-from potluck.wire.messages import Work
+from potluck.wire.messages import Durable, Work
 
 _JUDGING = 0.03  # of its time goes into judging by samples of its own
 _LOOK_S = 0.2  # how soon one that waits notices that it is to stop
 
+News = Pace | Durable
 Answer = tuple[Push, PullWords, torch.Tensor | None]
 
 
@@ -41,7 +42,7 @@ class Worker:
         self._base = self._at_push = trainer.vector()
         self._differences: dict[int, torch.Tensor] = {}  # of pushes that are kept
         self._lr_scale = 1.0
-        self._heard: queue.SimpleQueue[Answer | Pace | int | tuple[Link, Exception]] = queue.SimpleQueue()
+        self._heard: queue.SimpleQueue[News | Answer | tuple[Link, Exception]] = queue.SimpleQueue()
         self._carrier = ThreadPoolExecutor(max_workers=1, thread_name_prefix="potluck-pushes")
         self._link: Link | None = None
         self._sent = 0  # pushes over this link
@@ -59,8 +60,8 @@ class Worker:
 
     # --- from the listening thread
 
-    def hear(self, news: Pace | int) -> None:
-        """Another pace, or up to which of its pushes nothing can be lost any more."""
+    def hear(self, news: News) -> None:
+        """From the listening thread: another pace, or which of its pushes cannot be lost any more."""
         self._heard.put(news)
 
     def leave(self, then: Callable[[], None]) -> None:
@@ -132,7 +133,7 @@ class Worker:
     def _push(self, client: Client) -> None:
         self._at_push = self._trainer.vector()
         push = client.push(time.monotonic())
-        self._differences[push.sequence] = self._at_push - self._base
+        self._differences[push.sequence] = self._trainer.flat.update(self._at_push, self._base)
         kept = {p.sequence for p in client.kept}
         self._differences = {n: d for n, d in self._differences.items() if n in kept}
         difference, held_out = self._differences[push.sequence], self._held_out
@@ -153,9 +154,10 @@ class Worker:
                     if link is self._link:  # else of a connection of before
                         raise error
                 case Pace():
-                    client.pace = news
-                case int():
-                    client.durable(news)
+                    client.repace(news)
+                case Durable():
+                    if news.incarnation == client.incarnation:  # else of who it was before
+                        client.durable(news.up_to)
                 case (push, words, vector):
                     self._answered(client, push, words, vector)
 
@@ -166,9 +168,16 @@ class Worker:
             raise DeviceError(f"the server refused push {push.sequence}: {words.reason}")
         self._lr_scale = words.lr_scale
         if client.answered(push.sequence, words.version, words.durable_up_to, words.pace, time.monotonic()):
-            self._base = self._trainer.catch_up(self._fitting(vector), self._at_push)
+            self._base = self._pulled_in(self._fitting(vector), words)
             if self._judge is not None and not self._judge.under_way:
                 self._judge.begin(words.version, self._pulled())
+
+    def _pulled_in(self, newest: torch.Tensor, words: PullWords) -> torch.Tensor:
+        """Goes on from the newest weights. What was trained after a push that was left out rests on it: out too."""
+        if words.status == "skipped":
+            self._known().drop_news()
+            return self._trainer.begin_anew(newest)
+        return self._trainer.catch_up(newest, self._at_push)
 
     def _pulled(self) -> dict[str, torch.Tensor]:
         """What it pulled last, by name, with its own counters and the like, which do not travel."""

@@ -230,7 +230,7 @@ class Simulation:
             self._at(now_s + self._fleet.push_s, self._let_go(name, self.weights, answer.paces.get(name)))
         for name, pace in answer.paces.items():
             if name not in answer.go and name in self._workers:
-                self._workers[name].client.pace = pace
+                self._workers[name].client.repace(pace)
 
     def _let_go(self, name: str, newest: Vector, pace: Pace | None) -> Callable[[float], None]:
         version, incarnation = self._book.version, self._workers[name].incarnation

@@ -93,7 +93,7 @@ class Run:
                 self._spread(self.server.check(self.loss(), now_s), now_s)
                 self._at(now_s + (self.policy.check_s or 0.0), "")
             elif isinstance(what, Push):
-                difference = self.at_push[worker] - self.base[worker]
+                difference = self.server.flat.update(self.at_push[worker], self.base[worker])
                 self._spread(self.server.push(what, difference, self.clients[worker].overhead_s, now_s), now_s)
                 self.server.save()
             elif isinstance(what, Release):
@@ -128,7 +128,7 @@ class Run:
             self._at(now_s + 0.05, worker, release, reply)
         for worker, pace in reply.paces.items():
             if worker not in reply.go:
-                self.clients[worker].pace = pace
+                self.clients[worker].repace(pace)
 
     def _let_go(self, worker: str, release: Release, reply: Reply | None, now_s: float) -> None:
         client = self.clients[worker]

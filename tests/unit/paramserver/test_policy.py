@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+import itertools
 import math
 from collections import Counter
 
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 
 from potluck.paramserver.adacomm import AdaComm
 from potluck.paramserver.adsp import Adsp, Ours
+from potluck.paramserver.book import Push
 from potluck.paramserver.client import Client, Next
 from potluck.paramserver.policies import POLICIES
 from potluck.paramserver.policy import Bsp, Lockstep, Policy, Ssp
@@ -22,10 +24,12 @@ speeds = st.lists(st.floats(0.02, 1.0), min_size=1, max_size=6)
 
 
 class World:
-    """Workers with so many seconds a step, driven through a policy step by step; pushing takes no time."""
+    """Workers with so many seconds a step, driven through a policy step by step; a push and its answer take so long,
+    half of it each way."""
 
-    def __init__(self, policy: Policy, step_s: list[float]) -> None:
-        self.policy = policy
+    def __init__(self, policy: Policy, step_s: list[float], overhead_s: float = 0.0) -> None:
+        self.policy, self.overhead_s = policy, overhead_s
+        self.under_way: dict[int, tuple[str, Push | Answer]] = {}
         self.step_s = {f"w{i}": s for i, s in enumerate(step_s)}
         self.clients: dict[str, Client] = {}
         self.pushes: Counter[str] = Counter()
@@ -33,6 +37,7 @@ class World:
         self.since: dict[str, float] = {}
         self.most_apart, self.version = 0, 0
         self.events: list[tuple[float, int, str]] = []
+        self.arrivals: dict[str, list[float]] = {}
         self.reasons: list[str] = []
         self._count, self._stepping = 0, ""
 
@@ -50,6 +55,8 @@ class World:
             now_s, _, name = heapq.heappop(self.events)
             if not name:
                 self._take(self.policy.checked(2 / (1 + 0.05 * now_s) + 0.1, now_s), now_s)
+            elif name.isdecimal():
+                self._arrived(*self.under_way.pop(int(name)), now_s)
             else:
                 self._stepped(name, now_s)
 
@@ -63,29 +70,51 @@ class World:
             push = client.push(now_s)
             self.pushes[name] += 1
             self.since[name] = now_s
-            report = Report(name, push.steps, push.samples, push.loss or 0.0, self.version - push.base, 0.0)
-            answer = self.policy.pushed(report, now_s)
-            assert 0 < answer.scale <= 1
-            self.version += 1
-            counts = [w.pushes for w in self.policy.workers.values()]
-            assert self.policy.fewest == min(counts)
-            self.most_apart = max(self.most_apart, max(counts) - min(counts))
-            self._take(answer, now_s)
+            self._send(name, push, now_s)
         self._stepping = ""
         if not client.stands_still:
+            self._at(now_s + self.step_s[name], name)
+
+    def _send(self, name: str, what: Push | Answer, now_s: float) -> None:
+        """Over a line that takes half of the overhead."""
+        if not self.overhead_s:
+            self._arrived(name, what, now_s)
+            return
+        self._at(now_s + self.overhead_s / 2, str(self._count + 1))
+        self.under_way[self._count] = name, what
+
+    def _arrived(self, name: str, what: Push | Answer, now_s: float) -> None:
+        if isinstance(what, Push):
+            self._pushed(name, what, now_s)
+        else:
+            self._let_go(name, what, now_s)
+
+    def _pushed(self, name: str, push: Push, now_s: float) -> None:
+        overhead_s, stale = self.clients[name].overhead_s, self.version - push.base
+        report = Report(name, push.steps, push.samples, push.loss or 0.0, stale, overhead_s)
+        answer = self.policy.pushed(report, now_s)
+        self.arrivals.setdefault(name, []).append(now_s)
+        assert 0 < answer.scale <= 1
+        self.version += 1
+        counts = [w.pushes for w in self.policy.workers.values()]
+        assert self.policy.fewest == min(counts)
+        self.most_apart = max(self.most_apart, max(counts) - min(counts))
+        self._take(answer, now_s)
+
+    def _let_go(self, name: str, answer: Answer, now_s: float) -> None:
+        self.waited_s[name] += (now_s - self.since.pop(name)) * self.clients[name].stands_still
+        stood_still = self.clients[name].stands_still
+        self.clients[name].answered(self.pushes[name], self.version, 10**9, answer.paces[name], now_s)
+        if stood_still and name != self._stepping:
             self._at(now_s + self.step_s[name], name)
 
     def _take(self, answer: Answer, now_s: float) -> None:
         self.reasons.append(answer.reason)
         for name in answer.go:
-            self.waited_s[name] += now_s - self.since.pop(name)
-            stood_still = self.clients[name].stands_still
-            self.clients[name].answered(self.pushes[name], self.version, 10**9, answer.paces[name], now_s)
-            if stood_still and name != self._stepping:
-                self._at(now_s + self.step_s[name], name)
+            self._send(name, answer, now_s)
         for name, pace in answer.paces.items():
             if name not in answer.go and name in self.clients:
-                self.clients[name].pace = pace
+                self.clients[name].repace(pace)
 
 
 @settings(max_examples=20, deadline=None)
@@ -97,6 +126,28 @@ def test_under_adsp_nobody_waits_and_push_counts_stay_within_one(step_s: list[fl
         assert not any(world.waited_s.values())
         assert min(world.pushes.values()) >= 15
         assert world.most_apart <= 1
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.lists(st.floats(0.02, PERIOD_S / 80), min_size=2, max_size=6), st.floats(0.1, PERIOD_S / 20))
+def test_push_counts_stay_within_one_where_pushing_takes_time(step_s: list[float], overhead_s: float) -> None:
+    for kind in (Adsp, Ours):
+        world = World(kind(PERIOD_S, 200.0), step_s, overhead_s)
+        world.run(20 * PERIOD_S + 0.5)
+        assert min(world.pushes.values()) >= 15
+        assert world.most_apart <= 1
+
+
+def test_pushes_come_evenly_where_pushing_takes_time() -> None:
+    policy = Adsp(PERIOD_S, 1e6)
+    world = World(policy, [0.05, 0.1], overhead_s=0.8)
+    policy._search.rate, policy._search.over = 4, True
+    policy._known = True
+    world.run(10 * PERIOD_S)
+    for arrivals in world.arrivals.values():
+        apart = [later - earlier for earlier, later in itertools.pairwise(arrivals[4:])]
+        assert max(apart) < 1.15 * PERIOD_S / 4
+        assert min(apart) > 0.85 * PERIOD_S / 4
 
 
 @settings(max_examples=20, deadline=None)
@@ -189,9 +240,13 @@ def test_every_decision_has_a_reason(name: str) -> None:
 
 def test_adacomm_takes_fewer_steps_as_the_loss_falls() -> None:
     policy = AdaComm(steps=40, check_s=1.0)
+    policy.joined("w", 10, 0.0)
     found = []
     for loss in (4.0, 1.0, 1.0, math.nan, 1.0):
+        for _ in range(5):
+            policy.pushed(Report("w", 40, 1280, loss, 0, 0.0), 0.0)
         policy.checked(loss, 0.0)
+        policy.checked(loss, 0.0)  # nobody has pushed since: that says nothing
         found.append(policy.steps)
     assert found == [40, 20, 10, 10, 5]
 

@@ -12,11 +12,12 @@ import pytest
 import torch
 
 from potluck.errors import InputError, PotluckError
+from potluck.paramserver.adsp import Ours
 from potluck.paramserver.book import Push, audit
 from potluck.paramserver.client import Client, Next
 from potluck.paramserver.flat import Flat
 from potluck.paramserver.outer import outer_factors
-from potluck.paramserver.policy import Bsp, Policy
+from potluck.paramserver.policy import Bsp, Lockstep, Policy
 from potluck.paramserver.push_log import PUSHES, PushLog, entries
 from potluck.paramserver.server import Admission, ParameterServer
 from potluck.recover.checkpoint import Position, load, newest, write
@@ -303,3 +304,78 @@ def test_more_workers_have_less_added(momentum: float, workers: int) -> None:
         assert gain < outer_factors(momentum, 3)[1] / (1 - outer_factors(momentum, 3)[0])
     if workers == 1 or not momentum:
         assert (kept, part) == (0.0, 1.0)
+
+
+def test_running_statistics_move_towards_what_was_measured_and_stay_possible(tmp_path: Path) -> None:
+    tensors = {"w": torch.zeros(2), "bn.running_var": torch.ones(1)}
+    server = ParameterServer(tensors, Ours(), tmp_path, lambda *saved: None, buffers={"bn.running_var"})
+    flat = server.flat
+    assert [name for name, _ in flat.measured] == ["bn.running_var"]
+    workers = {w: server.enter(w, 100, 0.0) for w in "abc"}
+    pulled = {w: admission.weights for w, admission in workers.items()}
+    for number in range(1, 9):
+        for worker, admission in workers.items():  # each measures 0.02, from whatever it pulled
+            base = pulled[worker]
+            now = flat.vector({"w": flat.tensors(base.vector)["w"] + 1, "bn.running_var": torch.tensor([0.02])})
+            push = a_push(admission, worker, number, base.version)
+            pulled[worker] = server.push(push, flat.update(now, base.vector), 0.1, number).go[worker].weights
+            variance = float(flat.tensors(pulled[worker].vector)["bn.running_var"])
+            assert 0.0199 < variance <= 1.0
+        server.save()
+    assert variance < 0.03
+    assert float(server.weights.vector[0]) > 7  # learnt ones add up
+
+
+def test_a_worker_catches_up_with_what_it_learnt_but_not_with_what_it_measured() -> None:
+    flat = Flat.of({"w": torch.zeros(2), "mean": torch.zeros(1)}, {"mean"})
+    at_push, now, newest = torch.tensor([1.0, 1.0, 5.0]), torch.tensor([2.0, 3.0, 6.0]), torch.tensor([7.0, 7.0, 4.0])
+    assert torch.equal(flat.caught_up(newest, now, at_push), torch.tensor([8.0, 9.0, 4.0]))
+    assert torch.equal(flat.update(now, at_push), torch.tensor([1.0, 2.0, 6.0]))
+
+
+def test_a_statistic_that_is_not_finite_is_left_out(tmp_path: Path) -> None:
+    tensors = {"w": torch.zeros(2), "mean": torch.zeros(1)}
+    server = ParameterServer(tensors, Policy(), tmp_path, lambda *saved: None, buffers={"mean"})
+    admission = server.enter("a", 100, 0.0)
+    reply = server.push(a_push(admission, "a", 1), torch.tensor([1.0, 1.0, math.inf]), 0.1, 1.0)
+    assert reply.status == "skipped"
+    assert reply.go["a"].skipped == reply.reason
+
+
+def test_who_is_let_go_with_others_hears_of_its_own_push_alone(tmp_path: Path) -> None:
+    server = Disk(tmp_path).server(Bsp())
+    first, second = (server.enter(w, 100, 0.0) for w in "ab")
+    server.push(a_push(first, "a", 1), ones(math.nan), 0.1, 1.0)
+    reply = server.push(a_push(second, "b", 1), ones(), 0.1, 2.0)
+    assert "not finite" in reply.go["a"].skipped
+    assert reply.go["b"].skipped == ""
+    assert "not finite" in server.push(a_push(first, "a", 1), ones(math.nan), 0.1, 3.0).go["a"].skipped  # once more
+    server.push(a_push(first, "a", 2), ones(), 0.1, 4.0)
+    assert server.push(a_push(second, "b", 2), ones(), 0.1, 5.0).go["a"].skipped == ""
+
+
+def test_who_never_pushes_is_found_out_but_not_who_cannot(tmp_path: Path) -> None:
+    server = Disk(tmp_path).server(Lockstep(4))
+    first, _ = (server.enter(w, 100, 0.0, step_s=2.0) for w in "ab")  # 8 s a push
+    assert server.silent(79.0, 5.0) == {}
+    assert set(server.silent(81.0, 5.0)) == {"a", "b"}
+    assert server.silent(81.0, 300.0) == {}  # at least so long
+    server.push(a_push(first, "a", 1), ones(), 0.1, 9.0)
+    assert server.silent(200.0, 5.0) == {"b": 200.0}  # a waits for b
+    server.leave("b", 200.0)
+    assert server.silent(270.0, 5.0) == {}
+    server.push(a_push(first, "a", 2), ones(), 0.1, 270.0)
+    assert server.silent(4000.0, 5.0) == {}  # it may not push before there is a snapshot
+    server.save()
+    assert set(server.silent(4000.0, 5.0)) == {"a"}
+
+
+def test_a_later_pace_is_known_from_an_earlier_one(tmp_path: Path) -> None:
+    server = Disk(tmp_path).server(Ours(10.0, 200.0))
+    admission = server.enter("a", 100, 0.0)
+    client = Client("a", admission.incarnation, admission.pace, waits=False, version=0, now_s=0.0)
+    reply = server.push(a_push(admission, "a", 1), ones(), 0.1, 1.0)
+    later = server.check(1.0, 1.5).paces["a"]
+    client.repace(later)
+    client.repace(reply.paces["a"])  # it travelled with weights, which take longer
+    assert client.pace == later
