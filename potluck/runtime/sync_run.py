@@ -293,9 +293,10 @@ class SyncRun:
         silent = self._server.silent(time.monotonic(), self._options.timeout_s) if self._server is not None else {}
         for device, seconds in silent.items():
             if device in self._live.roster.specs:
-                words = f"pushed nothing for {seconds:.0f} s, ten times as long as it was given; look at what it does"
-                lost = self._live.roster.drop(device, words)
-                self._lost(lost.device, lost.why)
+                self._gone(device)
+                self._refuse(
+                    device, f"{device} pushed nothing for {seconds:.0f} s; look at what it does, and join again"
+                )
 
     def _save_what_it_pushed(self) -> None:
         """Before a device goes that would push it again if the server had to restart."""

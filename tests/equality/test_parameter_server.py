@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,7 @@ from potluck.paramserver.policy import Bsp, Lockstep, Policy
 from potluck.paramserver.push_log import PUSHES, entries
 from potluck.paramserver.server import ParameterServer, Release, Reply
 from potluck.runtime.local_trainer import LocalTrainer
+from potluck.runtime.model_state import buffer_names
 from potluck.runtime.prepare import PreparedJob, prepare_job
 from potluck.runtime.reference import UncutRun
 
@@ -60,32 +62,38 @@ def _seeded(seed: int) -> torch.Generator:
 class Run:
     """Three workers and a server; pushing takes a tenth of a second."""
 
-    def __init__(self, job: PreparedJob, policy: Policy, folder: Path, *, skewed: bool, seed: int) -> None:
-        state = dict(job.built.state)
+    def __init__(
+        self, job: PreparedJob, policy: Policy, folder: Path, *, skewed: bool, seed: int,
+        model: Callable[[], nn.Module] = make_model,
+    ) -> None:  # fmt: skip
+        state, self.make_model = dict(job.built.state), model
         self.trainers = {
             worker: LocalTrainer(
                 job.built.programs, state, job.optimizer, data, batch_size=BATCH, seed=1000 * seed + ord(worker)
             )
             for worker, data in shards(skewed).items()
         }
-        self.server = ParameterServer(state, policy, folder, lambda *saved: None)
+        buffers = buffer_names(job.built.programs)
+        self.server = ParameterServer(state, policy, folder, lambda *saved: None, buffers=buffers)
         self.policy, self.everything = policy, samples()
         self.clients: dict[str, Client] = {}
         self.base: dict[str, torch.Tensor] = {}
         self.at_push: dict[str, torch.Tensor] = {}
         self.steps = dict.fromkeys(SPEEDS, 0)
         self.events: list[tuple[float, int, str, Push | Release | None, Reply | None]] = []
-        self._count = 0
+        self._count, self._checked = 0, False
 
     def train(self, until_s: float) -> torch.Tensor:
-        for worker, trainer in self.trainers.items():
+        """Up to a time; it may be called again with a later one."""
+        for worker, trainer in self.trainers.items() if not self.clients else ():
             admission = self.server.enter(worker, trainer.samples, 0.0)
             self.base[worker] = admission.weights.vector
             self.clients[worker] = Client(
                 worker, admission.incarnation, admission.pace, waits=admission.waits, version=0, now_s=0.0
             )
             self._at(1 / SPEEDS[worker], worker)
-        if self.policy.check_s is not None:
+        if self.policy.check_s is not None and not self._checked:
+            self._checked = True
             self._at(0.0, "")
         while self.events and self.events[0][0] <= until_s:
             now_s, _, worker, what, reply = heapq.heappop(self.events)
@@ -103,8 +111,8 @@ class Run:
         return self.server.weights.vector
 
     def loss(self) -> float:
-        model = make_model()
-        model.load_state_dict(self.server.flat.tensors(self.server.weights.vector))
+        model = self.make_model().eval()
+        model.load_state_dict(self.server.flat.tensors(self.server.weights.vector), strict=False)
         inputs, labels = self.everything
         with torch.no_grad():
             return float(functional.cross_entropy(model(inputs), labels))
@@ -186,3 +194,38 @@ def test_every_policy_learns_and_the_ledger_closes(
     assert len(found) == run.server.weights.version
     if not run.policy.waits:
         assert sum(run.steps.values()) > 0.97 * 240.0 * sum(SPEEDS.values())
+
+
+def test_a_model_with_batch_norm_learns_and_its_statistics_stay_possible(tmp_path: Path) -> None:
+    def make() -> nn.Module:
+        torch.manual_seed(0)
+        return nn.Sequential(nn.Flatten(), nn.Linear(64, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Linear(16, 10)).double()
+
+    job = potluck.Job(
+        model=make, loss=functional.cross_entropy, optimizer=potluck.SGD(lr=0.1), batch_size=BATCH, rounds=1,
+        data=samples(),
+    )  # fmt: skip
+    run = Run(prepare_job(job), Ours(40.0), tmp_path, skewed=True, seed=0, model=make)
+    first = run.loss()
+    lowest = []
+    for until_s in (60.0, 120.0, 180.0, 240.0):
+        vector = run.train(until_s)
+        lowest.append(float(run.server.flat.tensors(vector)["2.running_var"].min()))
+    assert min(lowest) > 0
+    assert run.loss() < 0.5 * first
+
+
+def test_a_worker_whose_push_was_left_out_begins_anew_and_learns(prepared: PreparedJob) -> None:
+    optimizer = potluck.SGD(lr=0.1, momentum=0.9)
+    trainer = LocalTrainer(
+        prepared.built.programs, dict(prepared.built.state), optimizer, shards(skewed=False)["a"], batch_size=BATCH,
+        seed=1,
+    )  # fmt: skip
+    sound = trainer.vector()
+    trainer.step()
+    trainer.load(torch.full_like(sound, torch.nan))
+    trainer.catch_up(sound, trainer.vector())
+    assert not torch.isfinite(trainer.vector()).all()  # what it has is of no use any more
+    assert torch.equal(trainer.begin_anew(sound), sound)
+    losses = [trainer.step()[1] for _ in range(60)]
+    assert losses[-1] < 0.7 * losses[0]

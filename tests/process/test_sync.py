@@ -198,3 +198,25 @@ def test_the_server_is_killed_and_no_push_is_lost_or_counted_twice(tmp_path: Pat
         assert audit(it.pushes) == []
         assert it.pushes[:version] == kept
         assert {e.push.incarnation for e in it.pushes} == {1}  # they went on as who they were
+
+
+@pytest.mark.full
+def test_who_never_pushes_is_dropped_by_name_and_nobody_waits_for_it_for_ever(tmp_path: Path) -> None:
+    with site(tmp_path, epochs=2) as it:
+        coordinator = it.train("bsp", 3, "--timeout", "15s")
+        it.join("a")
+        it.join("b")
+        with (it.folder / "log").open("ab") as log:
+            words = [f"127.0.0.1:{it.port}", "c", "digits=c.npz"]
+            environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
+            silent = subprocess.Popen(
+                [sys.executable, "-m", "tests.process.silent_agent", *words], cwd=it.folder, env=environment,
+                stdout=log, stderr=log,
+            )  # fmt: skip
+            it.processes.append(silent)
+        assert coordinator.wait(PATIENT_S) == 0, it.log
+        refused = [i for i in it.incidents() if "pushed nothing for" in i.what]
+        assert [i.device for i in refused] == ["c"]
+        assert silent.wait(PATIENT_S) != 0  # it is told, and does not come back by itself
+        assert pushed_by(it, "c") == 0
+        assert audit(it.pushes) == []

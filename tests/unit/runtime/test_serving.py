@@ -1,0 +1,67 @@
+"""The parameter server on the network: what happens where the disk has no room."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from pathlib import Path
+
+import msgspec
+import pytest
+import torch
+
+from potluck.errors import PotluckError
+from potluck.paramserver.book import Push
+from potluck.paramserver.policy import Policy
+from potluck.paramserver.push_log import PushLog
+from potluck.paramserver.server import ParameterServer, Reply
+from potluck.runtime import serving as under_test
+from potluck.runtime.push_words import PushWords
+from potluck.runtime.serving import Serving
+from potluck.wire.link import Link
+
+PATIENT_S = 20.0
+
+
+class NoLink:
+    """Takes whatever is sent, and knows nobody."""
+
+    address = "nowhere"
+
+    def __getattr__(self, name: str) -> object:
+        return lambda *words, **others: None
+
+
+def test_a_push_that_finds_no_room_is_said_and_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(under_test, "_AGAIN_S", 0.01)
+    server = ParameterServer({"w": torch.zeros(2)}, Policy(), tmp_path, lambda *saved: None)
+    stuck: queue.SimpleQueue[PotluckError] = queue.SimpleQueue()
+    failed: list[Exception] = []
+    replies: list[Reply] = []
+    link: Link = NoLink()  # type: ignore[assignment]
+    serving = Serving(
+        server, link, "run", lambda worker, message: None, lambda said, reply: replies.append(reply),
+        lambda *lost: None, failed.append, stuck.put, lambda: 1.0, PATIENT_S,
+    )  # fmt: skip
+    serving.enter("a", 100)
+    push = Push(worker="a", incarnation=1, sequence=1, base=0, steps=1, samples=32, loss=1.0)
+    said = PushWords(push=push, overhead_s=0.0)
+    append, room = PushLog.append, threading.Event()
+
+    def full(self: PushLog, line: msgspec.Struct) -> None:
+        if not room.is_set():
+            raise PotluckError("pushes.jsonl: cannot be written")
+        append(self, line)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(PushLog, "append", full)
+    pushing = threading.Thread(target=serving._apply, args=("a", said, torch.ones(2)))
+    pushing.start()
+    for _ in range(3):
+        assert "cannot be written" in str(stuck.get(timeout=PATIENT_S))
+    assert not replies
+    room.set()
+    pushing.join(PATIENT_S)
+    assert [reply.status for reply in replies] == ["applied"]
+    assert torch.equal(server.weights.vector, torch.ones(2))
+    assert not failed
+    serving.close()
