@@ -9,26 +9,15 @@ trains more of them. The first peer writes its weights to a file after every ave
 from __future__ import annotations
 
 import functools
-import time
 from pathlib import Path
 
 import hivemind  # type: ignore[import-not-found, unused-ignore]
 import numpy as np
 import torch
 
+from benchmarks.sync.await_file import await_file
 from benchmarks.sync.peer_options import peer_options
 from benchmarks.sync.workload import BATCH, WORKLOADS
-
-LOOK_S, MOST_S = 0.05, 300.0
-
-
-def await_file(path: Path) -> None:
-    """Until it is there, but not for ever."""
-    deadline = time.monotonic() + MOST_S
-    while not path.exists():
-        if time.monotonic() > deadline:
-            raise SystemExit(f"{path} did not appear in {MOST_S:.0f} s; look at what the other peers say")
-        time.sleep(LOOK_S)
 
 
 def connected(place: Path, address: str, first: bool) -> hivemind.DHT:
