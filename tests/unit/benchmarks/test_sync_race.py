@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,7 +12,8 @@ import torch
 
 from benchmarks.sync import text
 from benchmarks.sync.chart import chart
-from benchmarks.sync.race import best, enough_s, over
+from benchmarks.sync.race import POLICIES, best, enough_s, over
+from benchmarks.sync.runs import EVERY, Setting
 from benchmarks.sync.workload import WORKLOADS, shards
 
 
@@ -20,6 +22,13 @@ def test_how_much_sooner_is_the_median_and_at_least_the_time_there_was():
     assert over([None, None, None], [10.0, None, None], had_s=80.0) == 8.0
     assert over([1.0], [None], had_s=80.0) is None
     assert over([], [1.0], had_s=80.0) is None  # it took no part
+
+
+def test_every_policy_is_looked_at_and_who_is_slower_after_fewer_batches():
+    assert set(EVERY) == set(POLICIES)
+    assert EVERY["bsp"] < EVERY["local"] < EVERY["ours"]
+    words = Setting("fashion", 0.1, 0).environment(Path("test.npz"), "bsp")
+    assert words["SYNC_EVERY"] == str(EVERY["bsp"])
 
 
 def test_others_get_as_long_as_shows_how_much_slower_they_are():
