@@ -14,11 +14,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
+from benchmarks.sync.ledger import audited
 from benchmarks.testbed import Testbed, join_all
 from benchmarks.testbed.agents import environment, start_potluck
 from benchmarks.throughput.others import unhurried
 from potluck.metrics.records import RECORDS, EvaluationRecord, PushRecord, Record, RunStarted, read_from
-from potluck.paramserver.book import missing_and_repeated
 from potluck.paramserver.push_log import PUSHES, entries
 
 LOOK_S = 0.05
@@ -40,7 +40,7 @@ class Course:
     seconds: float = 0.0
     samples: int = 0
     pushes: int = 0
-    lost: int = 0  # pushes
+    lost: int = 0  # pushes; see benchmarks/sync/ledger.py
     doubled: int = 0
     busy: float = 0.0  # CPU seconds of training, of what all workers could have spent
     curve: list[tuple[float, float]] = field(default_factory=list)
@@ -151,7 +151,7 @@ def _account(found: Course, run: Path, cores: Mapping[str, float]) -> None:
     last = {device: max((r.at_s for r in pushes if r.device == device), default=0.0) for device in cores}
     could = sum(cores[device] * at_s for device, at_s in last.items())
     found.busy = sum(r.cpu_s for r in pushes) / could if could else 0.0
-    found.lost, found.doubled = missing_and_repeated(entries(run / PUSHES))
+    found.lost, found.doubled = audited(entries(run / PUSHES), pushes)
 
 
 def lone_rates(bed: Testbed, shards: Path, workload: str, seconds: float) -> dict[str, float]:
