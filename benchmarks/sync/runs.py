@@ -144,14 +144,18 @@ def _take(found: Course, records: Sequence[Record]) -> None:
 
 
 def _account(found: Course, run: Path, cores: Mapping[str, float]) -> None:
-    """Work that was pushed, until the last push of each worker."""
+    """How busy devices were, and whether every push counted once."""
     if not (run / RECORDS).exists():
         return
     pushes = [r for r in read_from(run / RECORDS, 0)[0] if isinstance(r, PushRecord)]
-    last = {device: max((r.at_s for r in pushes if r.device == device), default=0.0) for device in cores}
-    could = sum(cores[device] * at_s for device, at_s in last.items())
-    found.busy = sum(r.cpu_s for r in pushes) / could if could else 0.0
+    found.busy = busy(pushes, cores)
     found.lost, found.doubled = audited(entries(run / PUSHES), pushes)
+
+
+def busy(pushes: Sequence[PushRecord], cores: Mapping[str, float]) -> float:
+    """CPU seconds of work that was pushed, of those that all devices had until the last push of anybody."""
+    could = sum(cores.values()) * max((r.at_s for r in pushes), default=0.0)
+    return sum(r.cpu_s for r in pushes) / could if could else 0.0
 
 
 def lone_rates(bed: Testbed, shards: Path, workload: str, seconds: float) -> dict[str, float]:
