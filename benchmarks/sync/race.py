@@ -55,6 +55,11 @@ def over(slow: Times, fast: Times, had_s: float) -> float | None:
     return statistics.median(ratios) if ratios else None
 
 
+def rate_over_lone(parts: Mapping[str, Sequence[float]]) -> float:
+    """What the worse of the policies in which nobody waits trains, of what devices train by themselves."""
+    return min((statistics.median(parts[name]) for name in NOBODY_WAITS if name in parts), default=0.0)
+
+
 def best(seconds: dict[str, Times], names: Sequence[str]) -> Times:
     """The soonest of some policies at each target."""
     rows = [seconds[name] for name in names if name in seconds]
@@ -157,7 +162,7 @@ def race(asked: Asked) -> dict[str, Any]:
         "busy": {p: statistics.median(c.busy for c in courses) for p, courses in ours.items()},
         "samples_per_s": {p: statistics.median(map(rate_of, courses)) for p, courses in ours.items()},
         "lone_samples_per_s": it.lone.rates,
-        "rate_over_lone": max(map(statistics.median, it.lone.parts.values()), default=0.0),
+        "rate_over_lone": rate_over_lone(it.lone.parts),
         "rates_over_lone": it.lone.parts,
         **{f"best_over_{name}": over(slow, mine, had_s) for name, (slow, had_s) in others.items()},
         "pushes": {p: [c.pushes for c in courses] for p, courses in runs.items()},

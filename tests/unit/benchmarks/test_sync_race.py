@@ -12,7 +12,7 @@ import torch
 
 from benchmarks.sync import text
 from benchmarks.sync.chart import chart
-from benchmarks.sync.race import POLICIES, best, enough_s, over
+from benchmarks.sync.race import POLICIES, best, enough_s, over, rate_over_lone
 from benchmarks.sync.runs import EVERY, Setting
 from benchmarks.sync.workload import WORKLOADS, shards
 
@@ -22,6 +22,12 @@ def test_how_much_sooner_is_the_median_and_at_least_the_time_there_was():
     assert over([None, None, None], [10.0, None, None], had_s=80.0) == 8.0
     assert over([1.0], [None], had_s=80.0) is None
     assert over([], [1.0], had_s=80.0) is None  # it took no part
+
+
+def test_the_worse_of_those_who_do_not_wait_is_held_against_lone_workers():
+    assert rate_over_lone({"adsp": [0.95, 0.93, 0.5], "ours": [0.8, 0.99, 0.97]}) == 0.93
+    assert rate_over_lone({"ours": [0.97]}) == 0.97
+    assert rate_over_lone({}) == 0.0
 
 
 def test_every_policy_is_looked_at_and_who_is_slower_after_fewer_batches():
