@@ -3,32 +3,21 @@
 It runs under a Python of its own that has hivemind, torch and numpy (benchmarks/sync/peer_python.py).
 
 Weights are averaged whenever all peers together have trained `--steps` batches each, as in local SGD; who is faster
-trains more of them. The first peer writes its weights to a file after every averaging, for whoever judges them.
+trains more of them. The first peer writes what they agreed on to a file after every averaging, for whoever judges it.
 """
 
 from __future__ import annotations
 
 import functools
-import time
 from pathlib import Path
 
 import hivemind  # type: ignore[import-not-found, unused-ignore]
 import numpy as np
 import torch
 
+from benchmarks.sync.await_file import await_file
 from benchmarks.sync.peer_options import peer_options
 from benchmarks.sync.workload import BATCH, WORKLOADS
-
-LOOK_S, MOST_S = 0.05, 300.0
-
-
-def await_file(path: Path) -> None:
-    """Until it is there, but not for ever."""
-    deadline = time.monotonic() + MOST_S
-    while not path.exists():
-        if time.monotonic() > deadline:
-            raise SystemExit(f"{path} did not appear in {MOST_S:.0f} s; look at what the other peers say")
-        time.sleep(LOOK_S)
 
 
 def connected(place: Path, address: str, first: bool) -> hivemind.DHT:
@@ -64,22 +53,26 @@ def main() -> None:
     )  # fmt: skip
     (given.folder / f"ready-{given.number}").touch()
     await_file(given.folder / "start")
-    epoch = 0
+    epoch, averaged = 0, None
     while True:
         part = torch.randint(len(labels), (BATCH,), generator=chance)
         work.loss(model(inputs[part]), labels[part]).backward()
         optimizer.step()
         optimizer.zero_grad()
-        if given.number == 0 and optimizer.local_epoch != epoch:
-            epoch = optimizer.local_epoch
-            write(given.folder, epoch, model)
+        if averaged is not None and given.number == 0:
+            write(given.folder, averaged, model, optimizer)
+        # An epoch counts from when averaging begins, in the background. The next step waits for its end.
+        before, epoch = epoch, optimizer.local_epoch
+        averaged = epoch if epoch != before else None
 
 
-def write(folder: Path, epoch: int, model: torch.nn.Module) -> None:
-    """The weights of one moment."""
+def write(folder: Path, epoch: int, model: torch.nn.Module, optimizer: hivemind.Optimizer) -> None:
+    """The average of the peers' weights: a peer's own have a step more in them."""
     part = folder / "weights.part"
-    with part.open("wb") as file:
-        np.savez(file, **{name: tensor.numpy() for name, tensor in model.state_dict().items()})
+    with part.open("wb") as file, optimizer.state_averager.get_tensors() as agreed:
+        own = {name: tensor.numpy() for name, tensor in model.state_dict().items()}  # with what is no parameter
+        names = [name for name, _ in model.named_parameters()]
+        np.savez(file, **own | {name: tensor.numpy() for name, tensor in zip(names, agreed, strict=True)})
     part.rename(folder / f"weights-{epoch:06d}.npz")
 
 

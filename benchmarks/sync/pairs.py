@@ -1,6 +1,10 @@
 """How many pushes and pulls of a model of 1 MB a server answers in a second: it on one core, eight clients on another.
 
-python -m benchmarks.sync.pairs
+    python -m benchmarks.sync.pairs
+
+The server writes its ledger, a record of every push and snapshots, one after the other, as in a run. Not included: a
+network with a delay or a limit, judging, checkpoints for a user, and that workers may not push a third time before the
+first of their pushes is in a snapshot; so it is how much the server can do, not how often workers push.
 """
 
 from __future__ import annotations
@@ -11,14 +15,15 @@ import queue
 import subprocess
 import sys
 import tempfile
-import threading
 import time
+from collections.abc import Mapping
 from pathlib import Path
 
 import click
 import msgspec
 import torch
 
+from benchmarks.sync.pairs_keeping import PairsKeeping
 from potluck.paramserver.book import Push
 from potluck.paramserver.policy import Policy
 from potluck.paramserver.server import ParameterServer
@@ -33,6 +38,7 @@ from potluck.wire.zmq_link import ZmqLink
 FLOATS = 2**18
 CLIENTS = 8
 TIMEOUT_S = 60.0
+Clients = Mapping[str, "subprocess.Popen[bytes]"]
 
 
 def pairs_per_s(seconds: float = 8.0) -> dict[str, float]:
@@ -46,59 +52,76 @@ def pairs_per_s(seconds: float = 8.0) -> dict[str, float]:
 
 
 def _serve(core: int, seconds: float) -> dict[str, float]:
-    count, done = 0, threading.Lock()
-    orders: dict[str, queue.SimpleQueue[FromCoordinator]] = {}
-
-    def pushed(said: PushWords, reply: object) -> None:
-        nonlocal count
-        with done:
-            count += 1
-
+    orders: dict[str, queue.SimpleQueue[FromCoordinator]] = {f"w{i}": queue.SimpleQueue() for i in range(CLIENTS)}
     with tempfile.TemporaryDirectory() as name:
-        server = ParameterServer({"w": torch.zeros(FLOATS)}, Policy(), Path(name), lambda *saved: None)
+        keeping = PairsKeeping(Path(name))
+        server = ParameterServer({"w": torch.zeros(FLOATS)}, Policy(), Path(name), keeping.save)
         link = ZmqLink(COORDINATOR)
-        workers = [f"w{i}" for i in range(CLIENTS)]
-        orders |= {worker: queue.SimpleQueue() for worker in workers}
         serving = Serving(
-            server, link, "run", lambda worker, message: orders[worker].put(message), pushed,
-            lambda worker, incarnation, why: None, lambda error: None, lambda error: None, lambda: 1.0,
-            TIMEOUT_S,
+            server, link, "run", lambda worker, message: orders[worker].put(message), keeping.pushed, keeping.lost,
+            keeping.failed, keeping.failed, lambda: 1.0, TIMEOUT_S,
         )  # fmt: skip
-        clients = []
+        clients: dict[str, subprocess.Popen[bytes]] = {}
         try:
-            for worker in workers:
+            for worker, order in orders.items():
                 serving.enter(worker, 1)
-                order = orders[worker].get()
-                if not isinstance(order, Work):
-                    raise RuntimeError(f"{order} came first")
-                client = subprocess.Popen(
-                    [sys.executable, "-W", "ignore", "-m", "benchmarks.sync.pairs", "--client", worker, "--core",
-                     str(core), "--address", order.address],
-                    stdout=subprocess.PIPE,
-                )  # fmt: skip
-                clients.append(client)
-            for worker, client in zip(workers, clients, strict=True):
+                clients[worker] = _client(worker, core, order.get())
+            for worker, client in clients.items():
                 address = b"" if client.stdout is None else client.stdout.readline()
+                if not address:
+                    raise RuntimeError(f"{worker} did not begin")
                 serving.met(worker, 1, address.decode().strip())
-            while count < 20 * CLIENTS:
-                time.sleep(0.01)
-            before, cpu, began = count, time.process_time(), time.monotonic()
-            memory = []
-            for _ in range(2):
-                time.sleep(seconds / 2)
-                memory.append(_resident_bytes())
-            taken = time.monotonic() - began
-            return {
-                "pairs_per_s": (count - before) / taken, "server_cores": (time.process_time() - cpu) / taken,
-                "grown_bytes": memory[1] - memory[0], "pushes": count,
-            }  # fmt: skip
+            keeping.serve(server, serving)
+            await_pushes(keeping, clients, 20 * CLIENTS)
+            return _measured(keeping, clients, seconds)
         finally:
-            for client in clients:
+            for client in clients.values():
                 client.kill()
                 client.wait()
             serving.close()
+            keeping.close()
             link.close()
             server.close()
+
+
+def _client(worker: str, core: int, order: FromCoordinator) -> subprocess.Popen[bytes]:
+    if not isinstance(order, Work):
+        raise RuntimeError(f"{order} came first")
+    command = [sys.executable, "-W", "ignore", "-m", "benchmarks.sync.pairs", "--client", worker]
+    return subprocess.Popen([*command, "--core", str(core), "--address", order.address], stdout=subprocess.PIPE)
+
+
+def await_pushes(keeping: PairsKeeping, clients: Clients, pushes: int, most_s: float = TIMEOUT_S) -> None:
+    """Until there were so many; a RuntimeError where a client ended, something went wrong, or that takes too long."""
+    deadline = time.monotonic() + most_s
+    while keeping.pushes < pushes:
+        check(keeping, clients)
+        if time.monotonic() > deadline:
+            raise RuntimeError(f"{keeping.pushes} pushes in {most_s:.0f} s, and {pushes} were expected")
+        time.sleep(0.01)
+
+
+def check(keeping: PairsKeeping, clients: Clients) -> None:
+    """A RuntimeError unless everybody is still there and nothing went wrong."""
+    codes = {worker: client.poll() for worker, client in clients.items()}
+    ended = [f"{worker} ended with code {code}" for worker, code in codes.items() if code is not None]
+    if ended or keeping.problems:
+        raise RuntimeError("; ".join((*ended, *keeping.problems)))
+
+
+def _measured(keeping: PairsKeeping, clients: Clients, seconds: float) -> dict[str, float]:
+    before, snapshots = keeping.pushes, keeping.snapshots
+    cpu, began, memory = time.process_time(), time.monotonic(), []
+    for _ in range(2):
+        time.sleep(seconds / 2)
+        memory.append(_resident_bytes())
+    taken, made = time.monotonic() - began, keeping.pushes - before
+    check(keeping, clients)  # with fewer clients it would be another measurement
+    return {
+        "pairs_per_s": made / taken, "server_cores": (time.process_time() - cpu) / taken,
+        "snapshots_per_s": (keeping.snapshots - snapshots) / taken, "grown_bytes": memory[1] - memory[0],
+        "pushes": keeping.pushes,
+    }  # fmt: skip
 
 
 def _resident_bytes() -> int:

@@ -49,10 +49,33 @@ class Asked:
     pythons: Mapping[str, Path]  # of peers that take part
 
 
-def over(slow: Times, fast: Times, had_s: float) -> float | None:
-    """The median over targets of how much sooner; where the slow one never got there, at least as long as it had."""
-    ratios = [(s if s is not None else had_s) / f for s, f in zip(slow, fast, strict=bool(slow and fast)) if f]
+def over(slow: Times, fast: Times, slow_had_s: float, fast_had_s: float) -> float | None:
+    """The median over targets of how many times as long the slow one took.
+
+    Who never got to a target took at least as long as it had: where that is the slow one, so many times at least, and
+    where it is the fast one, at most. A target that neither got to says nothing.
+    """
+    pairs = [(s, f) for s, f in zip(slow, fast, strict=bool(slow and fast)) if s is not None or f is not None]
+    ratios = [(slow_had_s if s is None else s) / (fast_had_s if f is None else f) for s, f in pairs]
     return statistics.median(ratios) if ratios else None
+
+
+def overs(seconds: Mapping[str, Times], had_s: Mapping[str, float]) -> dict[str, dict[str, float | None]]:
+    """How many times as long everybody else took as each policy in which nobody waits."""
+    return {
+        mine: {
+            name: over(times, seconds[mine], had_s[name], had_s[mine])
+            for name, times in seconds.items()
+            if name not in NOBODY_WAITS
+        }
+        for mine in NOBODY_WAITS
+        if mine in seconds
+    }
+
+
+def rate_over_lone(parts: Mapping[str, Sequence[float]]) -> float:
+    """What the worse of the policies in which nobody waits trains, of what devices train by themselves."""
+    return min((statistics.median(parts[name]) for name in NOBODY_WAITS if name in parts), default=0.0)
 
 
 def best(seconds: dict[str, Times], names: Sequence[str]) -> Times:
@@ -146,6 +169,7 @@ def race(asked: Asked) -> dict[str, Any]:
     mine = best(seconds, NOBODY_WAITS)
     had = {policy: min(c.had_s for c in courses) for policy, courses in runs.items()}
     local_s = min((had[name] for name in LOCAL if name in had), default=0.0)
+    mine_s = min((had[name] for name in NOBODY_WAITS if name in had), default=0.0)
     others = {"local": (best(seconds, LOCAL), local_s)}
     others |= {name: (seconds.get(name, []), had.get(name, 0.0)) for name in ("bsp", "ssp", *PEERS)}
     ours = {policy: courses for policy, courses in runs.items() if policy not in PEERS}
@@ -157,9 +181,10 @@ def race(asked: Asked) -> dict[str, Any]:
         "busy": {p: statistics.median(c.busy for c in courses) for p, courses in ours.items()},
         "samples_per_s": {p: statistics.median(map(rate_of, courses)) for p, courses in ours.items()},
         "lone_samples_per_s": it.lone.rates,
-        "rate_over_lone": max(map(statistics.median, it.lone.parts.values()), default=0.0),
+        "rate_over_lone": rate_over_lone(it.lone.parts),
         "rates_over_lone": it.lone.parts,
-        **{f"best_over_{name}": over(slow, mine, had_s) for name, (slow, had_s) in others.items()},
+        **{f"best_over_{name}": over(slow, mine, had_s, mine_s) for name, (slow, had_s) in others.items()},
+        "over": overs(seconds, had),
         "pushes": {p: [c.pushes for c in courses] for p, courses in runs.items()},
         "pushes_lost": sum(c.lost for courses in runs.values() for c in courses),
         "pushes_doubled": sum(c.doubled for courses in runs.values() for c in courses),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,15 +12,41 @@ import torch
 
 from benchmarks.sync import text
 from benchmarks.sync.chart import chart
-from benchmarks.sync.race import best, enough_s, over
+from benchmarks.sync.race import POLICIES, best, enough_s, over, overs, rate_over_lone
+from benchmarks.sync.runs import EVERY, Setting
 from benchmarks.sync.workload import WORKLOADS, shards
 
 
 def test_how_much_sooner_is_the_median_and_at_least_the_time_there_was():
-    assert over([20.0, 60.0, None], [10.0, 20.0, 40.0], had_s=100.0) == 2.5
-    assert over([None, None, None], [10.0, None, None], had_s=80.0) == 8.0
-    assert over([1.0], [None], had_s=80.0) is None
-    assert over([], [1.0], had_s=80.0) is None  # it took no part
+    assert over([20.0, 60.0, None], [10.0, 20.0, 40.0], 100.0, 100.0) == 2.5
+    assert over([None, None, None], [10.0, None, None], 80.0, 100.0) == 8.0
+    assert over([], [1.0], 80.0, 100.0) is None  # it took no part
+
+
+def test_a_target_that_the_fast_one_missed_counts_against_it():
+    assert over([20.0, 60.0], [10.0, None], 100.0, 120.0) == (2.0 + 0.5) / 2
+    assert over([1.0], [None], 80.0, 100.0) == 0.01
+    assert over([None], [None], 80.0, 100.0) is None  # it says nothing of either
+
+
+def test_everybody_is_compared_with_each_policy_in_which_nobody_waits():
+    seconds: dict[str, list[float | None]] = {"bsp": [None], "ours": [10.0], "flower": [30.0], "adsp": [None]}
+    found = overs(seconds, {"bsp": 50.0, "ours": 40.0, "flower": 40.0, "adsp": 60.0})
+    assert found == {"ours": {"bsp": 5.0, "flower": 3.0}, "adsp": {"bsp": None, "flower": 0.5}}
+    assert overs({"bsp": [1.0]}, {"bsp": 1.0}) == {}
+
+
+def test_the_worse_of_those_who_do_not_wait_is_held_against_lone_workers():
+    assert rate_over_lone({"adsp": [0.95, 0.93, 0.5], "ours": [0.8, 0.99, 0.97]}) == 0.93
+    assert rate_over_lone({"ours": [0.97]}) == 0.97
+    assert rate_over_lone({}) == 0.0
+
+
+def test_every_policy_is_looked_at_and_who_is_slower_after_fewer_batches():
+    assert set(EVERY) == set(POLICIES)
+    assert EVERY["bsp"] < EVERY["local"] < EVERY["ours"]
+    words = Setting("fashion", 0.1, 0).environment(Path("test.npz"), "bsp")
+    assert words["SYNC_EVERY"] == str(EVERY["bsp"])
 
 
 def test_others_get_as_long_as_shows_how_much_slower_they_are():
