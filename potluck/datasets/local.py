@@ -49,6 +49,7 @@ class LocalData:
     path: Path
     arrays: Mapping[str, Array]  # by feed, the sample along the first axis
     stream: Array | None = None  # or one row of tokens, which is cut when it is known how long a sample is
+    classes: tuple[str, ...] = ()  # what its labels 0, 1, … stand for, where it says so
 
     @property
     def samples(self) -> int | None:
@@ -111,7 +112,8 @@ def read_local(text: str) -> LocalData:
     if _FUNCTION.fullmatch(place) and not path.exists():
         return _checked(LocalData(name, path, from_function(name, place)))
     if path.is_dir():
-        return _checked(LocalData(name, path, images(name, path)))
+        arrays, classes = images(name, path)
+        return _checked(LocalData(name, path, arrays, classes=classes))
     if path.suffix not in _ARRAYS + _STREAMS:
         known = ", ".join(_ARRAYS + _STREAMS)
         raise InputError(

@@ -14,6 +14,7 @@ from potluck.errors import InputError
 from potluck.model.program import ProgramPair, decode
 from potluck.recover.snapshot import parse
 from potluck.runtime.carriers import open_link
+from potluck.runtime.class_names import difference
 from potluck.runtime.judge import Judge
 from potluck.runtime.local_trainer import LocalTrainer
 from potluck.runtime.throttle import Throttle
@@ -85,7 +86,8 @@ class OwnWork:
             return Loaded(problem=str(error))
         self._worker = Worker(self._name, trainer(), self._throttle, timeout_s, judge)
         self.run, self._order = order.run, order
-        self._loaded = Loaded(samples=len(next(iter(data.values()))), step_s=step_s)
+        classes = self._classes(order)
+        self._loaded = Loaded(samples=len(next(iter(data.values()))), step_s=step_s, classes=classes)
         return self._loaded
 
     def meet(self, order: Work, welcome: Welcome) -> Met:
@@ -148,8 +150,18 @@ class OwnWork:
 
     def _held_out(self, order: Load) -> dict[str, torch.Tensor]:
         """What its owner gave it to judge by, if anything."""
-        data = self._data.get(held_out_name(order.data)) if order.data else None
-        return {} if data is None else _fitted(data, order)
+        name = held_out_name(order.data)
+        data = self._data.get(name) if order.data else None
+        if data is None:
+            return {}
+        trained = self._classes(order)
+        if data.classes and trained and data.classes != trained:
+            raise InputError(f"{self._name}: {name} {difference(data.classes, order.data, trained)}")
+        return _fitted(data, order)
+
+    def _classes(self, order: Load) -> tuple[str, ...]:
+        data = self._data.get(order.data)
+        return () if order.share or data is None else data.classes
 
     def _judge(
         self, programs: ProgramPair, held_out: dict[str, torch.Tensor], order: Load, state: dict[str, torch.Tensor]

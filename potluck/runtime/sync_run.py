@@ -29,6 +29,7 @@ from potluck.paramserver.policies import Choice
 from potluck.paramserver.push_log import PUSHES, entries
 from potluck.paramserver.server import ParameterServer, Reply
 from potluck.runtime.chaos import Rehearsal
+from potluck.runtime.class_names import ClassNames
 from potluck.runtime.live_fleet import LiveFleet
 from potluck.runtime.offering import Offering
 from potluck.runtime.options import Options
@@ -91,6 +92,7 @@ class SyncRun:
         self._server: ParameterServer | None = None
         self._total = self._epoch_samples = 0
         self._rehearsal: Rehearsal | None = None
+        self._class_names = ClassNames()
 
     # --- from the beginning to the end
 
@@ -216,6 +218,10 @@ class SyncRun:
                     refused[device] = message.problem
                 elif isinstance(message, Loaded):
                     found[device] = message
+        for device in tuple(found):
+            if problem := self._class_names.problem(device, found[device].classes):
+                del found[device]
+                refused[device] = problem
         if not found:
             raise InputError(next(iter(refused.values())))
         for device, problem in refused.items():
@@ -227,8 +233,8 @@ class SyncRun:
             case Linked():
                 self._live.roster.send(device, self._offering.order(device))
             case Loaded():
-                if message.problem:
-                    self._refuse(device, message.problem)
+                if problem := message.problem or self._class_names.problem(device, message.classes):
+                    self._refuse(device, problem)
                 else:
                     self._enter(device, message)
                     self._incident("joined", device, f"{device} joined with {message.samples} samples", "it trains too")

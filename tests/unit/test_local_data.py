@@ -130,6 +130,7 @@ def test_a_folder_of_images_is_read_with_a_label_for_each_folder(tmp_path: Path)
     (tmp_path / "cat" / "notes.txt").write_text("no picture")
     data = read_local(f"pets={tmp_path}")
     assert data.samples == 4
+    assert data.classes == ("cat", "dog")
     assert data.arrays["label"].tolist() == [0, 0, 1, 1]
     assert data.arrays["input"].shape == (4, 1, 8, 8)
     assert data.arrays["input"][3, 0, 0, 0] == pytest.approx(201 / 255)
@@ -139,6 +140,28 @@ def test_a_folder_of_images_is_read_with_a_label_for_each_folder(tmp_path: Path)
     (tmp_path / "dog" / "z.png").write_bytes(b"nothing")
     with pytest.raises(InputError, match=r"z\.png is no picture"):
         read_local(f"pets={tmp_path}")
+
+
+def picture(folder: Path) -> None:
+    folder.mkdir()
+    Image.fromarray(np.zeros((8, 8), np.uint8)).save(folder / "one.png")
+
+
+def test_folders_that_are_numbers_say_their_labels_themselves(tmp_path: Path) -> None:
+    for label in ("10", "2", "7"):
+        picture(tmp_path / label)
+    data = read_local(f"digits={tmp_path}")
+    assert sorted(data.arrays["label"].tolist()) == [2, 7, 10]
+    assert data.classes == ()
+
+
+def test_an_empty_folder_keeps_the_place_of_its_label_and_a_hidden_one_takes_none(tmp_path: Path) -> None:
+    (tmp_path / "cat").mkdir()
+    (tmp_path / ".thumbnails").mkdir()
+    picture(tmp_path / "dog")
+    data = read_local(f"pets={tmp_path}")
+    assert data.arrays["label"].tolist() == [1]
+    assert data.classes == ("cat", "dog")
 
 
 def test_a_function_of_the_owner_gives_arrays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
