@@ -22,6 +22,13 @@ def images(count: int = 5) -> dict[str, Any]:
     return {"input": np.ones((count, 8, 8), np.float32), "label": np.arange(count)}
 
 
+def broken() -> Any:
+    """Three rows of numbers, one of none and one that is too large."""
+    array = images()["input"]
+    array[1], array[4, 0, 0] = np.nan, np.inf
+    return array
+
+
 def npy_bytes() -> bytes:
     file = io.BytesIO()
     np.save(file, np.arange(9))
@@ -58,6 +65,7 @@ def test_text_and_tokens_are_cut_into_windows_with_what_follows_as_labels(tmp_pa
         ({"x": np.ones((3, 8, 8), np.float32), "label": np.arange(3)}, "needs 'input'"),
         ({"input": np.ones((3, 9), np.float32), "label": np.arange(3)}, r"\(9,\) each, and the job's are \(8, 8\)"),
         ({"input": np.ones((3, 8, 8)), "label": np.arange(3)}, "is float64, and the job's is float32"),
+        ({"input": broken(), "label": np.arange(5)}, "its input has 2 of 5 rows with NaN or infinity; take them out"),
     ],
 )
 def test_what_does_not_fit_the_job_is_named(tmp_path: Path, arrays: dict[str, Any], words: str) -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 from safetensors.torch import save
 from torch import nn
@@ -15,6 +16,7 @@ from potluck.datasets.local import LocalData
 from potluck.model.build import build
 from potluck.model.program import encode
 from potluck.optimizers import SGD
+from potluck.runtime.extremes import extreme_samples, ranges
 from potluck.runtime.own_work import OwnWork
 from potluck.runtime.throttle import Throttle
 from potluck.wire.messages import Feed, Load, Loaded
@@ -67,3 +69,36 @@ def test_what_it_judges_by_has_the_labels_that_it_trains_on() -> None:
     said = loaded(own, LocalData("own:eval", Path(), arrays(), classes=("dog", "emu")))
     assert said.problem.startswith("a: own:eval has folders dog, emu, and own has cat, dog, so that one number")
     assert loaded(own, LocalData("own:eval", Path(), arrays())).problem == ""
+
+
+@pytest.mark.parametrize(("feed", "value", "highest"), [("label", 3, 3), ("input", 16, 16), ("label", -1, 2)])
+@pytest.mark.parametrize("row", [0, 199])
+def test_a_number_that_the_model_has_no_place_for_is_found_wherever_it_is(
+    feed: str, value: int, highest: int, row: int
+) -> None:
+    wrong = arrays()
+    wrong[feed][row] = value
+    problem = loaded(LocalData("own", Path(), wrong)).problem
+    assert problem.startswith("a: data own cannot be trained on: ")
+    assert f"{feed} is from {min(0, value)} to {highest}" in problem
+    assert problem.endswith("correct its samples, or the sizes of the model")
+    assert "\n" not in problem
+    judged = loaded(LocalData("own", Path(), arrays()), LocalData("own:eval", Path(), wrong)).problem
+    assert judged.startswith("a: own:eval cannot be judged by: ")
+
+
+def test_labels_that_are_to_be_ignored_are_fine() -> None:
+    some = arrays()
+    some["label"][::2] = -100
+    assert loaded(LocalData("own", Path(), some)).problem == ""
+
+
+def test_the_strangest_samples_are_those_with_the_outermost_numbers() -> None:
+    data = {"input": torch.full((9, 2), 5), "label": torch.tensor([1, 1, 1, 4, 1, -1, 1, -100, 0]), "x": torch.ones(9)}
+    data["input"][6, 1] = 7
+    assert extreme_samples(data)["label"].tolist() == [1, 1, 4, -1, 1, -100, 0]
+    assert ranges(data) == "input is from 5 to 7, label is from -100 to 4"
+
+
+def test_one_sample_is_enough() -> None:
+    assert {name: len(t) for name, t in extreme_samples({"input": torch.zeros(1, 2)}).items()} == {"input": 1}
