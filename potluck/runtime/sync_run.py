@@ -30,6 +30,7 @@ from potluck.paramserver.push_log import PUSHES, entries
 from potluck.paramserver.server import ParameterServer, Reply
 from potluck.runtime.chaos import Rehearsal
 from potluck.runtime.class_names import ClassNames
+from potluck.runtime.first_devices import FirstDevices
 from potluck.runtime.live_fleet import LiveFleet
 from potluck.runtime.offering import Offering
 from potluck.runtime.options import Options
@@ -195,38 +196,15 @@ class SyncRun:
     # --- devices come, go and say something
 
     def _load_all(self, devices: tuple[str, ...]) -> dict[str, Loaded]:
-        roster, found = self._live.roster, dict[str, Loaded]()
-        self._options.progress("devices read their data and make the model ready")
-        for device in devices:
-            self._live.roster.send(device, self._offering.order(device))
-        deadline, refused = time.monotonic() + self._options.timeout_s, dict[str, str]()
-        while len(found) + len(refused) < len(devices):
-            missing = sorted(set(devices) - set(found) - set(refused))
-            if self._options.should_stop():
-                raise KeyboardInterrupt
-            try:
-                device, message = roster.next(min(deadline, time.monotonic() + _LOOK_S), "")
-            except Overdue:
-                if time.monotonic() < deadline:
-                    continue
-                late = roster.drop(missing[0], f"did not make the model ready in {self._options.timeout_s:.0f} s")
-                refused[late.device] = late.why
-            except DeviceLost as lost:
-                refused[lost.device] = lost.why
-            else:
-                if isinstance(message, Loaded) and message.problem:
-                    refused[device] = message.problem
-                elif isinstance(message, Loaded):
-                    found[device] = message
-        for device in tuple(found):
-            if problem := self._class_names.problem(device, found[device].classes):
-                del found[device]
-                refused[device] = problem
-        if not found:
-            raise InputError(next(iter(refused.values())))
-        for device, problem in refused.items():
+        options = self._options
+        options.progress("devices read their data and make the model ready")
+        first = FirstDevices(self._live.roster, self._offering.order, options.timeout_s, options.should_stop)
+        first.load(devices, self._class_names)
+        if not first.found:
+            raise InputError(next(iter(first.refused.values())))
+        for device, problem in first.refused.items():
             self._refuse(device, problem)
-        return found
+        return first.found
 
     def _hear(self, device: str, message: object) -> None:
         match message:
