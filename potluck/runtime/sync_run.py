@@ -215,7 +215,8 @@ class SyncRun:
                     self._refuse(device, problem)
                 else:
                     self._enter(device, message)
-                    self._incident("joined", device, f"{device} joined with {message.samples} samples", "it trains too")
+                    words = f"{device} joined with {message.samples} samples"
+                    self._incident("joined", device, words, "it trains too", message.samples)
             case Met():
                 if self._serving is not None:
                     self._serving.met(device, message.incarnation, message.address)
@@ -348,10 +349,13 @@ class SyncRun:
             SyncAdopted(round=self._round, policy=policy, samples=dict(samples), reason=words, at_s=self._seconds())
         )
 
-    def _incident(self, kind: Literal["joined", "left", "lost"], device: str, what: str, action: str) -> None:
+    def _incident(
+        self, kind: Literal["joined", "left", "lost"], device: str, what: str, action: str, samples: int = 0
+    ) -> None:
         self.say(
             IncidentRecord(
                 kind=kind, round=self._round, device=device, what=what, action=action, at_s=self._seconds(),
+                samples=samples,
             )
         )  # fmt: skip
 
