@@ -49,6 +49,7 @@ class LocalData:
     path: Path
     arrays: Mapping[str, Array]  # by feed, the sample along the first axis
     stream: Array | None = None  # or one row of tokens, which is cut when it is known how long a sample is
+    classes: tuple[str, ...] = ()  # what its labels 0, 1, … stand for, where it says so
 
     @property
     def samples(self) -> int | None:
@@ -68,6 +69,8 @@ class LocalData:
                 raise self._wrong(f"its {feed} has samples of shape {shapes}", "reshape them")
             if str(array.dtype) != want.dtype:
                 raise self._wrong(f"its {feed} is {array.dtype}, and the job's is {want.dtype}", "convert it")
+            if count := _not_finite(array):
+                raise self._wrong(f"its {feed} has {count} of {len(array)} rows with NaN or infinity", "take them out")
         return data
 
     def _cut(self, stream: Array, wanted: Mapping[str, Wanted]) -> LocalData:
@@ -111,7 +114,8 @@ def read_local(text: str) -> LocalData:
     if _FUNCTION.fullmatch(place) and not path.exists():
         return _checked(LocalData(name, path, from_function(name, place)))
     if path.is_dir():
-        return _checked(LocalData(name, path, images(name, path)))
+        arrays, classes = images(name, path)
+        return _checked(LocalData(name, path, arrays, classes=classes))
     if path.suffix not in _ARRAYS + _STREAMS:
         known = ", ".join(_ARRAYS + _STREAMS)
         raise InputError(
@@ -151,6 +155,13 @@ def _stream(name: str, path: Path) -> LocalData:
     if not len(tokens):
         raise InputError(f"--data {name}: {path} is empty; give some text")
     return LocalData(name, path, {}, tokens)
+
+
+def _not_finite(array: Array) -> int:
+    """In how many samples there is something that is no number."""
+    if not np.issubdtype(array.dtype, np.inexact) or np.isfinite(array).all():
+        return 0
+    return int((~np.isfinite(array)).reshape(len(array), -1).any(1).sum())
 
 
 def _checked(data: LocalData) -> LocalData:

@@ -17,17 +17,22 @@ Array = npt.NDArray[Any]
 _PICTURES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".pgm", ".ppm", ".tif", ".tiff")
 
 
-def images(name: str, folder: Path) -> dict[str, Array]:
-    """A folder with one folder for each label: pictures as float32 from 0 to 1, channels first."""
+def images(name: str, folder: Path) -> tuple[dict[str, Array], tuple[str, ...]]:
+    """A folder with one folder for each label: pictures as float32 from 0 to 1, channels first; and the labels' names.
+
+    Folders that are called 0, 1, … say their labels themselves, and have no names. Others are numbered in order, which
+    is the same order elsewhere only if the names are: a label of which there are no pictures here needs its folder too.
+    """
     try:
         from PIL import Image, UnidentifiedImageError
     except ImportError:
         raise InputError(f"--data {name}: {folder} is a folder of images; install pillow to read them") from None
-    labels = sorted(one.name for one in folder.iterdir() if one.is_dir())
+    labels = sorted(one.name for one in folder.iterdir() if one.is_dir() and not one.name.startswith("."))
     if not labels:
         raise InputError(f"--data {name}: {folder} has no folders in it; give one folder for each label")
+    numbered = all(label.isascii() and label.isdigit() for label in labels)
     pictures, numbers = [], []
-    for number, label in enumerate(labels):
+    for place, label in enumerate(labels):
         for file in sorted((folder / label).iterdir()):
             if file.suffix.lower() not in _PICTURES:
                 continue
@@ -38,7 +43,7 @@ def images(name: str, folder: Path) -> dict[str, Array]:
             except (OSError, UnidentifiedImageError, ValueError) as error:
                 raise InputError(f"--data {name}: {file} is no picture ({error}); take it out") from None
             pictures.append(pixels[None] if pixels.ndim == 2 else pixels.transpose(2, 0, 1))
-            numbers.append(number)
+            numbers.append(int(label) if numbered else place)
             if pictures[-1].shape != pictures[0].shape:
                 raise InputError(
                     f"--data {name}: {file} is {pictures[-1].shape}, and others are {pictures[0].shape}; "
@@ -46,7 +51,8 @@ def images(name: str, folder: Path) -> dict[str, Array]:
                 )
     if not pictures:
         raise InputError(f"--data {name}: no pictures in the folders of {folder}; give some")
-    return {"input": np.stack(pictures), "label": np.array(numbers, np.int64)}
+    arrays = {"input": np.stack(pictures), "label": np.array(numbers, np.int64)}
+    return arrays, () if numbered else tuple(labels)
 
 
 def from_function(name: str, where: str) -> dict[str, Array]:

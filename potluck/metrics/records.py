@@ -73,6 +73,7 @@ class IncidentRecord(Value, frozen=True, kw_only=True, tag="incident"):
     recovery_s: float | None = None  # from then until everybody was ready to go on
     replayed_rounds: int = 0
     moved_bytes: int = 0
+    samples: int = 0  # of its own, that a device came with to a parameter server
 
 
 class CheckpointRecord(Value, frozen=True, kw_only=True, tag="checkpoint"):

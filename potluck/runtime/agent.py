@@ -40,7 +40,7 @@ from potluck.control.agent_words import (
 from potluck.datasets.local import LocalData
 from potluck.errors import OUT_OF_MEMORY, Cancelled, DeviceError, InputError, LinkError, PotluckError
 from potluck.runtime.carriers import open_link
-from potluck.runtime.devices import host_words
+from potluck.runtime.devices import host_words, is_out_of_memory
 from potluck.runtime.holding import Client, found_again, write_held
 from potluck.runtime.measuring import Surveyor
 from potluck.runtime.misbehaviour import misbehave
@@ -120,7 +120,7 @@ class Agent:
             return 3
         except Exception as error:
             traceback.print_exc()
-            if isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error):
+            if is_out_of_memory(error):
                 self._fail(DeviceError(f"{OUT_OF_MEMORY} on {self._spec.name} ({_one_line(error)}); give it less"))
                 return 3
             self._fail(DeviceError(_one_line(error)))

@@ -85,3 +85,8 @@ def _processor() -> str:
     except OSError:
         names = []
     return names[0] if names else platform.machine()
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether there was no room, on the device or beside it; torch says the latter only in words."""
+    return isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error)

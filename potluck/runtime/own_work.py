@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import statistics
 import time
 import zlib
@@ -10,10 +11,13 @@ from collections.abc import Callable, Mapping
 import torch
 
 from potluck.datasets.local import LocalData, Wanted, held_out_name
-from potluck.errors import InputError
+from potluck.errors import DeviceError, InputError
 from potluck.model.program import ProgramPair, decode
 from potluck.recover.snapshot import parse
 from potluck.runtime.carriers import open_link
+from potluck.runtime.class_names import difference
+from potluck.runtime.devices import is_out_of_memory
+from potluck.runtime.extremes import extreme_samples, ranges
 from potluck.runtime.judge import Judge
 from potluck.runtime.local_trainer import LocalTrainer
 from potluck.runtime.throttle import Throttle
@@ -70,22 +74,23 @@ class OwnWork:
         state = parse(self._fetch(order.state, timeout_s), "the weights to begin with")
         seed = (order.seed + zlib.crc32(self._name.encode())) % 2**32
 
-        def trainer() -> LocalTrainer:
+        def trainer(of: dict[str, torch.Tensor], batch_size: int) -> LocalTrainer:
             begin = {name: tensor.clone() for name, tensor in state.items()}
             return LocalTrainer(
-                programs, begin, order.optimizer, data, batch_size=order.batch_size, seed=seed,
+                programs, begin, order.optimizer, of, batch_size=batch_size, seed=seed,
                 clip_norm=order.clip_norm, device=self._device,
             )  # fmt: skip
 
-        step_s = self._step_s(trainer())
         try:
+            step_s = self._tried(trainer, data, order)
             judge = self._judge(programs, held_out, order, state)
         except InputError as error:
             self.refused = True
             return Loaded(problem=str(error))
-        self._worker = Worker(self._name, trainer(), self._throttle, timeout_s, judge)
+        self._worker = Worker(self._name, trainer(data, order.batch_size), self._throttle, timeout_s, judge)
         self.run, self._order = order.run, order
-        self._loaded = Loaded(samples=len(next(iter(data.values()))), step_s=step_s)
+        classes = self._classes(order)
+        self._loaded = Loaded(samples=_count(data), step_s=step_s, classes=classes)
         return self._loaded
 
     def meet(self, order: Work, welcome: Welcome) -> Met:
@@ -145,27 +150,62 @@ class OwnWork:
 
     def _held_out(self, order: Load) -> dict[str, torch.Tensor]:
         """What its owner gave it to judge by, if anything."""
-        data = self._data.get(held_out_name(order.data)) if order.data else None
-        return {} if data is None else _fitted(data, order)
+        name = held_out_name(order.data)
+        data = self._data.get(name) if order.data else None
+        if data is None:
+            return {}
+        trained = self._classes(order)
+        if data.classes and trained and data.classes != trained:
+            raise InputError(f"{self._name}: {name} {difference(data.classes, order.data, trained)}")
+        return _fitted(data, order)
+
+    def _classes(self, order: Load) -> tuple[str, ...]:
+        data = self._data.get(order.data)
+        return () if order.share or data is None else data.classes
 
     def _judge(
         self, programs: ProgramPair, held_out: dict[str, torch.Tensor], order: Load, state: dict[str, torch.Tensor]
     ) -> Judge | None:
-        """Tried once, on the first batch: what is wrong with its samples should not end its training later."""
+        """Tried once, on its strangest samples: what is wrong with them should not end its training later."""
         if not held_out:
             return None
         name = held_out_name(order.data)
         if programs.judge is None:
             raise InputError(f"{self._name}: this job's loss cannot be worked out in evaluation; join without {name}")
-        judge = Judge(programs.judge, held_out, order.batch_size, self._device)
+        strangest = extreme_samples(held_out)
+        judge = Judge(programs.judge, strangest, _count(strangest), self._device)
         judge.begin(0, state)
         try:
             with self._throttle:
                 judge.step()
         except (RuntimeError, ValueError, IndexError, MemoryError) as error:
             what = " ".join(str(error).split())[:200]
-            raise InputError(f"{self._name}: {name} cannot be judged by: {what}; look at its samples") from error
+            numbers = ranges(held_out)
+            raise InputError(
+                f"{self._name}: {name} cannot be judged by: {what}{f' ({numbers})' if numbers else ''}; "
+                "look at its samples"
+            ) from error
         return Judge(programs.judge, held_out, order.batch_size, self._device)
+
+    def _tried(
+        self, trainer: Callable[[dict[str, torch.Tensor], int], LocalTrainer], data: dict[str, torch.Tensor],
+        order: Load,
+    ) -> float:  # fmt: skip
+        """Seconds of a step. What the model has no place for is found now, wherever in the data it is."""
+        strangest = extreme_samples(data)
+        try:
+            with contextlib.suppress(DeviceError), self._throttle:  # not finite: that is for usual samples to say
+                trainer(strangest, _count(strangest)).step()
+            return self._step_s(trainer(data, order.batch_size))
+        except (RuntimeError, ValueError, IndexError) as error:
+            if is_out_of_memory(error):
+                raise
+            what = " ".join(str(error).split())[:200]
+            where, numbers = f"data {order.data}" if order.data else "its part of the data", ranges(data)
+            raise InputError(
+                f"{self._name}: {where} cannot be trained on: {what}{f' ({numbers})' if numbers else ''}; "
+                "correct its samples, or the sizes of the model"
+            ) from error
 
     def _step_s(self, trainer: LocalTrainer) -> float:
         seconds = []
@@ -180,6 +220,10 @@ class OwnWork:
 def _fitted(data: LocalData, order: Load) -> dict[str, torch.Tensor]:
     fitted = data.fitted({name: Wanted(feed.shape, feed.dtype) for name, feed in order.feeds.items()})
     return {name: torch.from_numpy(fitted.arrays[name]) for name in order.feeds}
+
+
+def _count(data: Mapping[str, torch.Tensor]) -> int:
+    return len(next(iter(data.values())))
 
 
 def worker_link(worker: str, incarnation: int) -> str:

@@ -29,6 +29,8 @@ from potluck.paramserver.policies import Choice
 from potluck.paramserver.push_log import PUSHES, entries
 from potluck.paramserver.server import ParameterServer, Reply
 from potluck.runtime.chaos import Rehearsal
+from potluck.runtime.class_names import ClassNames
+from potluck.runtime.first_devices import FirstDevices
 from potluck.runtime.live_fleet import LiveFleet
 from potluck.runtime.model_state import buffer_names
 from potluck.runtime.offering import Offering
@@ -94,6 +96,7 @@ class SyncRun:
         self._server: ParameterServer | None = None
         self._total = self._epoch_samples = 0
         self._rehearsal: Rehearsal | None = None
+        self._class_names = ClassNames()
 
     # --- from the beginning to the end
 
@@ -198,45 +201,27 @@ class SyncRun:
     # --- devices come, go and say something
 
     def _load_all(self, devices: tuple[str, ...]) -> dict[str, Loaded]:
-        roster, found = self._live.roster, dict[str, Loaded]()
-        self._options.progress("devices read their data and make the model ready")
-        for device in devices:
-            self._live.roster.send(device, self._offering.order(device))
-        deadline, refused = time.monotonic() + self._options.timeout_s, dict[str, str]()
-        while len(found) + len(refused) < len(devices):
-            missing = sorted(set(devices) - set(found) - set(refused))
-            if self._options.should_stop():
-                raise KeyboardInterrupt
-            try:
-                device, message = roster.next(min(deadline, time.monotonic() + _LOOK_S), "")
-            except Overdue:
-                if time.monotonic() < deadline:
-                    continue
-                late = roster.drop(missing[0], f"did not make the model ready in {self._options.timeout_s:.0f} s")
-                refused[late.device] = late.why
-            except DeviceLost as lost:
-                refused[lost.device] = lost.why
-            else:
-                if isinstance(message, Loaded) and message.problem:
-                    refused[device] = message.problem
-                elif isinstance(message, Loaded):
-                    found[device] = message
-        if not found:
-            raise InputError(next(iter(refused.values())))
-        for device, problem in refused.items():
+        options = self._options
+        options.progress("devices read their data and make the model ready")
+        first = FirstDevices(self._live.roster, self._offering.order, options.timeout_s, options.should_stop)
+        first.load(devices, self._class_names)
+        if not first.found:
+            raise InputError(next(iter(first.refused.values())))
+        for device, problem in first.refused.items():
             self._refuse(device, problem)
-        return found
+        return first.found
 
     def _hear(self, device: str, message: object) -> None:
         match message:
             case Linked():
                 self._live.roster.send(device, self._offering.order(device))
             case Loaded():
-                if message.problem:
-                    self._refuse(device, message.problem)
+                if problem := message.problem or self._class_names.problem(device, message.classes):
+                    self._refuse(device, problem)
                 else:
                     self._enter(device, message)
-                    self._incident("joined", device, f"{device} joined with {message.samples} samples", "it trains too")
+                    words = f"{device} joined with {message.samples} samples"
+                    self._incident("joined", device, words, "it trains too", message.samples)
             case Met():
                 if self._serving is not None:
                     self._serving.met(device, message.incarnation, message.address)
@@ -399,10 +384,13 @@ class SyncRun:
             SyncAdopted(round=self._round, policy=policy, samples=dict(samples), reason=words, at_s=self._seconds())
         )
 
-    def _incident(self, kind: Literal["joined", "left", "lost"], device: str, what: str, action: str) -> None:
+    def _incident(
+        self, kind: Literal["joined", "left", "lost"], device: str, what: str, action: str, samples: int = 0
+    ) -> None:
         self.say(
             IncidentRecord(
                 kind=kind, round=self._round, device=device, what=what, action=action, at_s=self._seconds(),
+                samples=samples,
             )
         )  # fmt: skip
 

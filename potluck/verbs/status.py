@@ -7,11 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import click
+import msgspec
 
 from potluck.display.view import evaluation_text
 from potluck.metrics.records import EvaluationRecord
 from potluck.runtime.run_dirs import MODEL
 from potluck.units import duration_text
+from potluck.verbs.device_lines import device_lines, parts_of
 from potluck.verbs.run_state import Found, State, look
 from potluck.verbs.session import emit, failures_as_json
 from potluck.verbs.which_run import chosen_run, running
@@ -51,6 +53,7 @@ def status_lines(found: Found, others: Sequence[Found] = ()) -> list[str]:
     if view.plan_reason:
         lines.append(_fact("plan", view.plan_reason))
     lines += [_fact(device, lane.where) for device, lane in view.lanes.items()]
+    lines += device_lines(parts_of(found.run_dir), "devices   ")
     if view.evaluation is not None:
         lines.append(_fact("evaluation", f"{evaluation_text(view.evaluation)}, after round {view.evaluation.round}"))
     if view.checkpoint:
@@ -133,6 +136,7 @@ def as_object(found: Found) -> dict[str, Any]:
         "seconds_left": _seconds_left(found),
         "plan": view.plan_reason or None,
         "devices": {device: lane.where for device, lane in view.lanes.items()},
+        "device_parts": msgspec.to_builtins(parts_of(found.run_dir)),
         "incidents": found.records.incidents,
         "last_incidents": list(view.messages)[-SHOWN_INCIDENTS:],
         "checkpoint": found.records.checkpoint,

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import click
+import msgspec
 
 from potluck.config import TrainSettings
 from potluck.control.chaos import Fault, check_devices, read_script
@@ -23,6 +24,7 @@ from potluck.plan.validate import read_plan
 from potluck.profile.store import default_dir
 from potluck.types import Fleet, Plan
 from potluck.units import duration_text, milliseconds
+from potluck.verbs.device_lines import device_lines, parts_of
 from potluck.verbs.here import RUNS, check_run_dir, crowding, listen_address, local_fleet, newest_run
 from potluck.verbs.session import emit, failures_as_json, terminal
 
@@ -106,7 +108,7 @@ def report(
             f"metrics  {evaluation_text(evaluated, _best_metric(result.run_dir))}, after round {evaluated.round}"
         )
     click.echo(f"samples  {result.samples_lost} lost, {result.samples_doubled} used twice")
-    for line in round_lines(result, crowded):
+    for line in (*round_lines(result, crowded), *device_lines(parts_of(result.run_dir), "devices")):
         click.echo(line)
     click.echo(f"model    {result.model_path}")
     _report_best(result)
@@ -175,6 +177,8 @@ def summary(result: TrainResult, seconds: float, go_on: str) -> dict[str, object
     """A run as JSON has it."""
     evaluated = last_evaluation(result.run_dir)
     stopped = {"resume": go_on} if result.reason == "stopped" else {}
+    parts = parts_of(result.run_dir)
+    devices = {"devices": msgspec.to_builtins(parts)} if parts else {}
     return {
         "reason": result.reason,
         "rounds": result.rounds,
@@ -191,6 +195,7 @@ def summary(result: TrainResult, seconds: float, go_on: str) -> dict[str, object
         "model": str(result.model_path),
         "best_model": _best_model(result.run_dir),
         "run_dir": str(result.run_dir),
+        **devices,
         **stopped,
     }
 

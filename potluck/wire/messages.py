@@ -7,7 +7,7 @@ import msgspec
 from potluck.optimizers import Optimizer
 from potluck.types import CopyLine, DeviceProfile, DeviceSpec, Held, Move, Pace, Plan, Timing
 
-PROTOCOL = 8
+PROTOCOL = 9
 PROOF_VARIABLE = "_POTLUCK_PROOF"  # of the environment of a device that the coordinator starts itself; not a setting
 
 
@@ -142,6 +142,7 @@ class Loaded(Message, frozen=True, kw_only=True, tag="loaded"):
     samples: int = 0
     step_s: float = 0.0  # of one step, measured
     problem: str = ""
+    classes: tuple[str, ...] = ()  # what labels 0, 1, … stand for, where my data says so
 
 
 class Met(Message, frozen=True, kw_only=True, tag="met"):

@@ -2,105 +2,18 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
 import signal
-import subprocess
-import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
+from PIL import Image
 
-from potluck.datasets.digits import digits
-from potluck.metrics.records import RECORDS, EvaluationRecord, IncidentRecord, PaceRecord, PushRecord, read
-from potluck.paramserver.book import Entry, audit
-from potluck.paramserver.push_log import PUSHES, entries
-from tests.process.agents import ROOT, free_port, until
-
-PATIENT_S = 120.0
-JOB = """
-import torch
-from torch import nn
-import potluck
-from potluck.datasets.digits import digits
-
-_, _, images, labels = (torch.from_numpy(a) for a in digits())
-
-
-def accuracy(outputs, labels):
-    return (outputs.argmax(1) == labels).float().mean().item()
-
-
-job = potluck.Job(
-    model=lambda: nn.Sequential(nn.Flatten(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10)),
-    loss=nn.functional.cross_entropy, optimizer=potluck.SGD(lr=0.2), data="digits", eval_data=(images, labels),
-    metrics={"accuracy": accuracy}, batch_size=16, epochs=EPOCHS, seed=3,
-)
-"""
-
-
-class Site:
-    """A folder with a job and three shards, a port, and the processes of one run."""
-
-    def __init__(self, folder: Path, epochs: int) -> None:
-        self.folder, self.run, self.port = folder, folder / "run", free_port()
-        self.processes: list[subprocess.Popen[bytes]] = []
-        (folder / "job.py").write_text(JOB.replace("EPOCHS", str(epochs)))
-        images, labels, _, _ = digits()
-        order = np.argsort(labels, kind="stable")  # each device has digits that the others hardly know
-        for name, part in zip("abc", np.array_split(order, 3), strict=True):
-            np.savez(folder / f"{name}.npz", input=images[part], label=labels[part])
-
-    def start(self, *arguments: str) -> subprocess.Popen[bytes]:
-        environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
-        with (self.folder / "log").open("ab") as log:
-            process = subprocess.Popen(
-                [sys.executable, "-m", "potluck", *arguments], cwd=self.folder, env=environment, stdout=log, stderr=log
-            )
-        self.processes.append(process)
-        return process
-
-    def train(self, sync: str, devices: int, *more: str) -> subprocess.Popen[bytes]:
-        where = ["--listen", f"127.0.0.1:{self.port}", "--devices", str(devices), "--no-local"]
-        return self.start("train", "job.py", *where, "--sync", sync, "--run-dir", str(self.run), *more)
-
-    def join(self, name: str, *more: str, data: str | None = None) -> subprocess.Popen[bytes]:
-        where = [f"127.0.0.1:{self.port}", "--name", name, "--threads", "1", "--hold", "60s"]
-        return self.start("join", *where, "--data", data or f"digits={name}.npz", *more)
-
-    @property
-    def pushes(self) -> list[Entry]:
-        return entries(self.run / PUSHES)
-
-    @property
-    def log(self) -> str:
-        return (self.folder / "log").read_text(errors="replace")
-
-    def incidents(self) -> list[IncidentRecord]:
-        return [r for r in read(self.run / RECORDS) if isinstance(r, IncidentRecord)]
-
-    def accuracy(self) -> float:
-        return [r for r in read(self.run / RECORDS) if isinstance(r, EvaluationRecord)][-1].metrics["accuracy"]
-
-
-@contextlib.contextmanager
-def site(folder: Path, epochs: int) -> Iterator[Site]:
-    it = Site(folder, epochs)
-    try:
-        yield it
-    except AssertionError as error:
-        raise AssertionError(f"{error}\n{it.log}") from error
-    finally:
-        for process in it.processes:
-            process.kill()
-            process.wait()
-
-
-def pushed_by(it: Site, worker: str) -> int:
-    return sum(entry.push.worker == worker for entry in it.pushes)
+from potluck.metrics.records import RECORDS, PaceRecord, PushRecord, read
+from potluck.paramserver.book import audit
+from tests.process.agents import until
+from tests.process.sync_site import PATIENT_S, pushed_by, site
 
 
 def test_each_trains_on_what_it_owns_and_the_model_knows_it_all(tmp_path: Path) -> None:
@@ -140,6 +53,23 @@ def test_who_lacks_the_data_is_named_and_the_others_go_on(tmp_path: Path) -> Non
         told = {i.device: i.what for i in it.incidents()}
         assert told["b"] == "b has no data set 'digits' (it has: other); join with --data digits=PATH"
         assert "samples of shape (3,) each, and the job's are (1, 8, 8)" in told["c"]
+
+
+def test_who_calls_labels_by_other_names_is_refused_with_both_lists(tmp_path: Path) -> None:
+    for device, names in {"a": ("one", "zero"), "b": ("two", "zero")}.items():
+        for name in names:
+            (tmp_path / device / name).mkdir(parents=True)
+            Image.fromarray(np.zeros((8, 8), np.uint8)).save(tmp_path / device / name / "1.png")
+    with site(tmp_path, epochs=40) as it:
+        train = it.train("local:8", 2)
+        joined = [it.join(name, data=f"digits={name}") for name in "ab"]
+        assert train.wait(PATIENT_S) == 0
+        assert sorted(process.wait(30) for process in joined) == [0, 1]
+        [refused] = [i for i in it.incidents() if i.kind == "left"]
+        [trained] = {entry.push.worker for entry in it.pushes}
+        has = {"a": "one, zero", "b": "two, zero"}
+        assert f"{refused.device} has folders {has[refused.device or '']}, and {trained} has {has[trained]}," in it.log
+        assert refused.device != trained
 
 
 def test_a_worker_is_killed_and_comes_back_as_another(tmp_path: Path) -> None:

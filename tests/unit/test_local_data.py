@@ -22,6 +22,13 @@ def images(count: int = 5) -> dict[str, Any]:
     return {"input": np.ones((count, 8, 8), np.float32), "label": np.arange(count)}
 
 
+def broken() -> Any:
+    """Three rows of numbers, one of none and one that is too large."""
+    array = images()["input"]
+    array[1], array[4, 0, 0] = np.nan, np.inf
+    return array
+
+
 def npy_bytes() -> bytes:
     file = io.BytesIO()
     np.save(file, np.arange(9))
@@ -58,6 +65,7 @@ def test_text_and_tokens_are_cut_into_windows_with_what_follows_as_labels(tmp_pa
         ({"x": np.ones((3, 8, 8), np.float32), "label": np.arange(3)}, "needs 'input'"),
         ({"input": np.ones((3, 9), np.float32), "label": np.arange(3)}, r"\(9,\) each, and the job's are \(8, 8\)"),
         ({"input": np.ones((3, 8, 8)), "label": np.arange(3)}, "is float64, and the job's is float32"),
+        ({"input": broken(), "label": np.arange(5)}, "its input has 2 of 5 rows with NaN or infinity; take them out"),
     ],
 )
 def test_what_does_not_fit_the_job_is_named(tmp_path: Path, arrays: dict[str, Any], words: str) -> None:
@@ -130,6 +138,7 @@ def test_a_folder_of_images_is_read_with_a_label_for_each_folder(tmp_path: Path)
     (tmp_path / "cat" / "notes.txt").write_text("no picture")
     data = read_local(f"pets={tmp_path}")
     assert data.samples == 4
+    assert data.classes == ("cat", "dog")
     assert data.arrays["label"].tolist() == [0, 0, 1, 1]
     assert data.arrays["input"].shape == (4, 1, 8, 8)
     assert data.arrays["input"][3, 0, 0, 0] == pytest.approx(201 / 255)
@@ -139,6 +148,28 @@ def test_a_folder_of_images_is_read_with_a_label_for_each_folder(tmp_path: Path)
     (tmp_path / "dog" / "z.png").write_bytes(b"nothing")
     with pytest.raises(InputError, match=r"z\.png is no picture"):
         read_local(f"pets={tmp_path}")
+
+
+def picture(folder: Path) -> None:
+    folder.mkdir()
+    Image.fromarray(np.zeros((8, 8), np.uint8)).save(folder / "one.png")
+
+
+def test_folders_that_are_numbers_say_their_labels_themselves(tmp_path: Path) -> None:
+    for label in ("10", "2", "7"):
+        picture(tmp_path / label)
+    data = read_local(f"digits={tmp_path}")
+    assert sorted(data.arrays["label"].tolist()) == [2, 7, 10]
+    assert data.classes == ()
+
+
+def test_an_empty_folder_keeps_the_place_of_its_label_and_a_hidden_one_takes_none(tmp_path: Path) -> None:
+    (tmp_path / "cat").mkdir()
+    (tmp_path / ".thumbnails").mkdir()
+    picture(tmp_path / "dog")
+    data = read_local(f"pets={tmp_path}")
+    assert data.arrays["label"].tolist() == [1]
+    assert data.classes == ("cat", "dog")
 
 
 def test_a_function_of_the_owner_gives_arrays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,50 +1,13 @@
 """Who is let in. No sockets: a fake server hands out events and notes what it is told."""
 
-import queue
 import time
-from typing import Any, cast
 
 import pytest
 
 from potluck.errors import DeviceError, DeviceLost
-from potluck.runtime.roster import Roster
-from potluck.types import DeviceSpec
-from potluck.wire.channel import Disconnected, Received, Watch
-from potluck.wire.messages import PROTOCOL, Failed, Hello, Leaving, Linked, Stop, Welcome
-
-
-class FakeServer:
-    """Events go in by hand; what is sent is kept."""
-
-    def __init__(self) -> None:
-        self.events: queue.Queue[Any] = queue.Queue()
-        self.sent: list[tuple[int, object]] = []
-        self.cut_off: list[int] = []
-        self.accepted: list[int] = []
-        self.watches: dict[int, Watch] = {}
-
-    def send(self, peer_id: int, message: object) -> None:
-        self.sent.append((peer_id, message))
-
-    def disconnect(self, peer_id: int, why: str) -> None:
-        self.cut_off.append(peer_id)
-
-    def accept(self, peer_id: int) -> None:
-        self.accepted.append(peer_id)
-
-    def watch(self, peer_id: int, watch: Watch) -> None:
-        watch.heard(0.0)
-        self.watches[peer_id] = watch
-
-    def arrives(self, peer_id: int, name: str, protocol: int = PROTOCOL, proof: str = "") -> None:
-        hello = Hello(protocol=protocol, version="0", torch_version="0", device=DeviceSpec(name=name), proof=proof)
-        self.events.put(Received(peer_id, hello))
-        self.events.put(Received(peer_id, Linked(address="127.0.0.1:1")))
-
-
-def _roster() -> tuple[Roster, FakeServer]:
-    server = FakeServer()
-    return Roster(cast(Any, server), Welcome(carrier="zmq", bandwidth_bytes_s=None, timeout_s=1.0)), server
+from potluck.wire.channel import Disconnected, Received
+from potluck.wire.messages import PROTOCOL, Failed, Leaving, Linked, Stop
+from tests.unit.runtime.fake_server import roster_of
 
 
 def _nobody(name: str) -> None:
@@ -52,7 +15,7 @@ def _nobody(name: str) -> None:
 
 
 def test_so_many_devices_of_any_name_are_let_in():
-    roster, server = _roster()
+    roster, server = roster_of()
     server.arrives(1, "a")
     server.arrives(2, "b")
     roster.gather(2, 5.0, _nobody)
@@ -61,7 +24,7 @@ def test_so_many_devices_of_any_name_are_let_in():
 
 
 def test_one_who_comes_after_the_run_has_begun_is_turned_away_and_disturbs_nobody():
-    roster, server = _roster()
+    roster, server = roster_of()
     server.arrives(1, "a")
     roster.gather(1, 5.0, _nobody)
     server.arrives(2, "late")
@@ -73,7 +36,7 @@ def test_one_who_comes_after_the_run_has_begun_is_turned_away_and_disturbs_nobod
 
 
 def test_where_names_are_known_a_stranger_takes_no_place():
-    roster, server = _roster()
+    roster, server = roster_of()
     server.arrives(1, "stranger")
     server.arrives(2, "a")
     roster.gather(["a"], 5.0, _nobody)
@@ -83,7 +46,7 @@ def test_where_names_are_known_a_stranger_takes_no_place():
 
 @pytest.mark.parametrize(("name", "protocol", "why"), [("a", PROTOCOL, "already here"), ("b", 0, "protocol 0")])
 def test_a_name_twice_or_another_protocol_is_turned_away(name, protocol, why):
-    roster, server = _roster()
+    roster, server = roster_of()
     server.arrives(1, "a")
     server.arrives(2, name, protocol)
     server.arrives(3, "c")
@@ -95,7 +58,7 @@ def test_a_name_twice_or_another_protocol_is_turned_away(name, protocol, why):
 
 
 def test_one_that_leaves_while_others_are_awaited_is_forgotten_and_said():
-    roster, server = _roster()
+    roster, server = roster_of()
     said: list[str] = []
     server.arrives(1, "a")
     server.events.put(Disconnected(1, "the other side closed: bye"))
@@ -117,7 +80,7 @@ def test_one_that_leaves_while_others_are_awaited_is_forgotten_and_said():
 
 
 def test_after_all_are_here_a_loss_ends_the_run():
-    roster, server = _roster()
+    roster, server = roster_of()
     server.arrives(1, "a")
     roster.gather(1, 5.0, _nobody)
     server.events.put(Disconnected(1, "nothing was heard from it"))
@@ -126,7 +89,7 @@ def test_after_all_are_here_a_loss_ends_the_run():
 
 
 def test_a_stranger_takes_neither_the_name_nor_the_place_of_a_device_started_here():
-    roster, server = _roster()
+    roster, server = roster_of()
     roster.proofs = {"local": "right"}
     server.arrives(1, "local", proof="wrong")
     server.arrives(2, "guest")
@@ -139,7 +102,7 @@ def test_a_stranger_takes_neither_the_name_nor_the_place_of_a_device_started_her
 
 
 def test_a_device_started_here_that_fails_ends_the_run_while_others_are_awaited():
-    roster, server = _roster()
+    roster, server = roster_of()
     roster.proofs = {"local": "right"}
     server.arrives(1, "local", proof="right")
     server.events.put(Received(1, Failed(text="no memory")))
@@ -148,7 +111,7 @@ def test_a_device_started_here_that_fails_ends_the_run_while_others_are_awaited(
 
 
 def test_one_connection_is_one_device():
-    roster, server = _roster()
+    roster, server = roster_of()
     server.arrives(1, "a")
     server.arrives(1, "b")
     server.events.put(Disconnected(1, "one is enough"))
@@ -159,7 +122,7 @@ def test_one_connection_is_one_device():
 
 
 def test_a_device_that_is_lost_or_dies_comes_with_what_to_do_now():
-    roster, server = _roster()
+    roster, server = roster_of()
     server.arrives(1, "a")
     roster.gather(1, 5.0, _nobody)
     server.events.put(Disconnected(1, "it left"))
@@ -174,7 +137,7 @@ def test_a_device_that_is_lost_or_dies_comes_with_what_to_do_now():
 
 
 def test_one_that_trains_is_missed_sooner_than_one_that_starts():
-    roster, server = _roster()
+    roster, server = roster_of()
     server.arrives(1, "a")
     roster.gather(1, 5.0, _nobody)
     assert server.watches[1].gone(5.0) is None
@@ -183,7 +146,7 @@ def test_one_that_trains_is_missed_sooner_than_one_that_starts():
 
 
 def test_one_that_leaves_while_nothing_is_trained_is_let_go():
-    roster, server = _roster()
+    roster, server = roster_of()
     said: list[str] = []
     server.arrives(1, "a")
     server.events.put(Received(1, Leaving()))
@@ -197,7 +160,7 @@ def test_one_that_leaves_while_nothing_is_trained_is_let_go():
 
 
 def test_a_newcomer_that_cannot_do_it_does_not_end_the_run_of_others():
-    roster, server = _roster()
+    roster, server = roster_of()
     server.arrives(1, "a")
     roster.gather(1, 5.0, _nobody)
     roster.closed = False
@@ -211,7 +174,7 @@ def test_a_newcomer_that_cannot_do_it_does_not_end_the_run_of_others():
 
 
 def test_one_that_left_may_come_again_under_its_name():
-    roster, server = _roster()
+    roster, server = roster_of()
     server.arrives(1, "a")
     roster.gather(1, 5.0, _nobody)
     roster.closed = False
