@@ -13,9 +13,8 @@ from potluck.metrics.records import RECORDS, PushRecord, RecordLog
 from potluck.paramserver.server import ParameterServer, Reply
 from potluck.recover import checkpoint
 from potluck.runtime.push_words import PushWords
+from potluck.runtime.saver import Saver
 from potluck.runtime.serving import Serving
-
-LOOK_S = 0.5
 
 
 class PairsKeeping:
@@ -25,8 +24,7 @@ class PairsKeeping:
         self._folder, self._records, self._lock = folder, RecordLog(folder / RECORDS), threading.Lock()
         self.pushes = self.snapshots = 0
         self.problems: list[str] = []  # of any thread
-        self._wanted, self._over = threading.Event(), False
-        self._thread: threading.Thread | None = None
+        self._saver: Saver | None = None
 
     def save(self, version: int, tensors: Mapping[str, torch.Tensor], velocity: Mapping[str, torch.Tensor]) -> None:
         """A snapshot, on disk when this returns."""
@@ -50,7 +48,8 @@ class PairsKeeping:
                     at_s=time.monotonic(),
                 )
             )  # fmt: skip
-        self._wanted.set()
+        if self._saver is not None:
+            self._saver.wake()
 
     def lost(self, worker: str, incarnation: int, why: str) -> None:
         """A client's link broke."""
@@ -62,24 +61,10 @@ class PairsKeeping:
 
     def serve(self, server: ParameterServer, serving: Serving) -> None:
         """Saves from now on, whenever somebody's pushes are not in a snapshot yet."""
-        self._thread = threading.Thread(target=self._save_when_wanted, args=(server, serving), daemon=True)
-        self._thread.start()
+        self._saver = Saver(server, serving.save, self.failed, self.failed)
 
     def close(self) -> None:
         """Ends it."""
-        self._over = True
-        self._wanted.set()
-        if self._thread is not None:
-            self._thread.join()
+        if self._saver is not None:
+            self._saver.close()
         self._records.close()
-
-    def _save_when_wanted(self, server: ParameterServer, serving: Serving) -> None:
-        while not self._over:
-            self._wanted.wait(LOOK_S)
-            self._wanted.clear()
-            if server.lags and not self._over:
-                try:
-                    serving.save()
-                except Exception as error:  # nobody would know that this thread has ended
-                    self.failed(error)
-                    return

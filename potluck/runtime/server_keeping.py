@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import threading
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -20,11 +19,11 @@ from potluck.runtime.model_state import ModelState
 from potluck.runtime.prepare import PreparedJob
 from potluck.runtime.run_dirs import MODEL
 from potluck.runtime.run_folder import save_model
+from potluck.runtime.saver import Saver
 from potluck.runtime.serving import Serving
 from potluck.runtime.whole_evaluation import WholeEvaluation
 
 SERVER = "server"  # folder of the snapshots, in a run's folder
-_LOOK_S = 0.5
 _ALL_ROUNDS = 2**62
 
 Tensors = Mapping[str, torch.Tensor]
@@ -52,9 +51,7 @@ class ServerKeeping:
         self._evaluations, self._checkpoints = _Due(self._job.eval_every), _Due(self._job.checkpoint_every)
         self._written: set[int] = set()
         self._server: ParameterServer | None = None
-        self._serving: Serving | None = None
-        self._wanted, self._over = threading.Event(), False
-        self._saver = threading.Thread(target=self._save_when_wanted, name="potluck-server-saver", daemon=True)
+        self._saver: Saver | None = None
 
     @property
     def patience_is_over(self) -> bool:
@@ -63,12 +60,13 @@ class ServerKeeping:
 
     def serve(self, server: ParameterServer, serving: Serving) -> None:
         """From now on these are the weights that are kept."""
-        self._server, self._serving = server, serving
-        self._saver.start()
+        self._server = server
+        self._saver = Saver(server, serving.save, self._warn, self._failed)
 
     def wake(self) -> None:
         """Somebody pushed."""
-        self._wanted.set()
+        if self._saver is not None:
+            self._saver.wake()
 
     def save(self, version: int, tensors: Tensors, velocity: Tensors) -> None:
         """A snapshot, on disk when this returns."""
@@ -126,25 +124,9 @@ class ServerKeeping:
         self.version = position.round
         return weights
 
-    def _save_when_wanted(self) -> None:
-        while not self._over:
-            self._wanted.wait(_LOOK_S)
-            self._wanted.clear()
-            if self._server is not None and self._serving is not None and self._server.lags and not self._over:
-                try:
-                    self._serving.save()
-                except PotluckError as error:
-                    self._warn(error)
-                    time.sleep(_LOOK_S)
-                except Exception as error:  # nobody would know that this thread has ended
-                    self._failed(error)
-                    return
-
     def _end_saver(self) -> None:
-        self._over = True
-        self._wanted.set()
-        if self._saver.is_alive():
-            self._saver.join()
+        if self._saver is not None:
+            self._saver.close()
 
     def _newest(self) -> Tensors:
         if self._server is None:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import threading
-import zlib
 from collections.abc import Iterator, Sequence
 
 import msgspec
 import torch
 
 from potluck.errors import LinkError
+from potluck.runtime.digest import digest
 from potluck.runtime.parcels import pack, unpack
 from potluck.runtime.stage import StageState
 from potluck.types import Held
@@ -20,7 +20,6 @@ _PIECE_BYTES = 4 * 2**20
 _MOST_BYTES = 64 * 2**30  # of one chunk: a tensor that is larger does not fit a device
 _SMALL_PIECE_BYTES = 512 * 1024  # where what trains goes first
 _PIECE_S = 0.25  # of a copy at its pace: a message costs half a millisecond of CPU time, whatever its size
-_SUMMED_BYTES = 8 * 1024
 _PARTS = ("parameters", "buffers", "optimizer")
 _Named = tuple[str, str, torch.Tensor]  # part of the state, name, tensor
 
@@ -103,21 +102,6 @@ def receive_state(
             found[part][name] = tensor
         last = head.last
     return StageState(**found)
-
-
-def digest(buffers: Sequence[memoryview]) -> int:
-    """Against what goes wrong by chance; encryption is against what goes wrong on purpose.
-
-    The CRC-32 of the sums of every few kilobytes: adding is several times as fast as the CRC itself.
-    """
-    found = 0
-    for buffer in buffers:
-        whole = len(buffer) - len(buffer) % _SUMMED_BYTES
-        if whole:
-            words = torch.frombuffer(buffer, dtype=torch.uint8, count=whole).view(torch.int64)
-            found = zlib.crc32(words.view(-1, _SUMMED_BYTES // 8).sum(dim=1).numpy().data, found)
-        found = zlib.crc32(buffer[whole:], found)
-    return found
 
 
 def _chunks(state: StageState) -> Iterator[list[_Named]]:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import zlib
-
 import msgspec
 import torch
 
 from potluck.errors import LinkError
+from potluck.runtime.digest import digest
 from potluck.wire.link import Link, Tag
 
 _PIECE_BYTES = 1 << 20  # so that other messages get in between
@@ -16,7 +15,7 @@ _PIECE_BYTES = 1 << 20  # so that other messages get in between
 class _Head(msgspec.Struct, frozen=True, array_like=True):
     words: bytes
     size_bytes: int
-    digest: int  # CRC-32
+    digest: int
 
 
 def send_vector(
@@ -24,7 +23,7 @@ def send_vector(
 ) -> None:
     """Sends words and a vector, which must not change any more; None goes without."""
     raw = memoryview(b"") if vector is None else vector.contiguous().view(torch.uint8).numpy().data
-    head = _Head(words, len(raw), zlib.crc32(raw))
+    head = _Head(words, len(raw), digest([raw]))
     link.send(peer, Tag(kind, number), [msgspec.msgpack.encode(head)], timeout_s)
     for place, start in enumerate(range(0, len(raw), _PIECE_BYTES), start=1):
         link.send(peer, Tag(kind, number, place), [raw[start : start + _PIECE_BYTES]], timeout_s)
@@ -51,6 +50,6 @@ def receive_vector(
         if len(piece) != min(_PIECE_BYTES, len(raw) - start):
             raise LinkError(f"a damaged vector arrived from {peer}; the link is broken")
         raw[start : start + len(piece)] = piece
-    if zlib.crc32(raw) != head.digest:
+    if digest([raw]) != head.digest:
         raise LinkError(f"the vector that arrived from {peer} is not what was sent; the link is broken")
     return head.words, vector

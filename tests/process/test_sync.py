@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +15,7 @@ from PIL import Image
 
 from potluck.metrics.records import RECORDS, PaceRecord, PushRecord, read
 from potluck.paramserver.book import audit
-from tests.process.agents import until
+from tests.process.agents import ROOT, until
 from tests.process.sync_site import PATIENT_S, pushed_by, site
 
 
