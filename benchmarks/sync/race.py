@@ -16,7 +16,7 @@ from benchmarks.sync.alone import losses_after
 from benchmarks.sync.flower_run import flower_course
 from benchmarks.sync.hivemind_run import hivemind_course
 from benchmarks.sync.pairs import pairs_per_s
-from benchmarks.sync.runs import Course, Lone, Setting, course, rate_of
+from benchmarks.sync.runs import Course, Lone, Setting, course
 from benchmarks.sync.workload import WORKLOADS, write_shards
 from benchmarks.testbed import Testbed
 from benchmarks.throughput.__main__ import machine
@@ -73,9 +73,9 @@ def overs(seconds: Mapping[str, Times], had_s: Mapping[str, float]) -> dict[str,
     }
 
 
-def rate_over_lone(parts: Mapping[str, Sequence[float]]) -> float:
-    """What the worse of the policies in which nobody waits trains, of what devices train by themselves."""
-    return min((statistics.median(parts[name]) for name in NOBODY_WAITS if name in parts), default=0.0)
+def rates_over_lone(samples_per_s: Mapping[str, float], lone: float) -> dict[str, float]:
+    """What the policies in which nobody waits train, of what devices train by themselves."""
+    return {name: samples_per_s[name] / lone for name in NOBODY_WAITS if name in samples_per_s and lone}
 
 
 def best(seconds: dict[str, Times], names: Sequence[str]) -> Times:
@@ -132,9 +132,9 @@ class Race:
         """A run; where nobody waits, with a look at what devices train by themselves right before and after."""
         if policy not in NOBODY_WAITS:
             return self._with_rate(policy, seed, self.rates[policy], most_s)
-        self.lone.before()
+        self.lone.look()
         one = self._with_rate(policy, seed, self.rates[policy], most_s)
-        self.lone.after(policy, rate_of(one))
+        self.lone.look()
         return one
 
     def _with_rate(self, policy: str, seed: int, rate: float, most_s: float, kind: str = "") -> Course:
@@ -147,7 +147,7 @@ class Race:
         one.had_s = most_s
         say(
             f"{kind}{policy} ({rate}): {one.reached_s} of {most_s:.0f} s, {one.pushes} pushes, "
-            f"{rate_of(one):.0f} samples/s, busy {one.busy:.2f} {one.problem}"
+            f"{one.samples_per_s:.0f} samples/s, busy {one.busy:.2f} {one.problem}"
         )
         return one
 
@@ -173,16 +173,16 @@ def race(asked: Asked) -> dict[str, Any]:
     others = {"local": (best(seconds, LOCAL), local_s)}
     others |= {name: (seconds.get(name, []), had.get(name, 0.0)) for name in ("bsp", "ssp", *PEERS)}
     ours = {policy: courses for policy, courses in runs.items() if policy not in PEERS}
+    trained = {p: statistics.median(c.samples_per_s for c in courses) for p, courses in ours.items()}
+    parts = rates_over_lone(trained, it.lone.samples_per_s)
     served = pairs_per_s()
     return {
         "quick": asked.quick, "workload": asked.workload, "fleet": asked.fleet, "dirichlet": asked.dirichlet,
         "targets": it.targets, "seconds": seconds, "had_s": had, "learning_rates": it.rates,
         "spread": {p: [[c.reached_s[i] for c in courses] for i in range(len(EPOCHS))] for p, courses in runs.items()},
         "busy": {p: statistics.median(c.busy for c in courses) for p, courses in ours.items()},
-        "samples_per_s": {p: statistics.median(map(rate_of, courses)) for p, courses in ours.items()},
-        "lone_samples_per_s": it.lone.rates,
-        "rate_over_lone": rate_over_lone(it.lone.parts),
-        "rates_over_lone": it.lone.parts,
+        "samples_per_s": trained, "lone_samples_per_s": it.lone.rates, "lone_busy": it.lone.busy,
+        "rate_over_lone": min(parts.values(), default=0.0), "rates_over_lone": parts,
         **{f"best_over_{name}": over(slow, mine, had_s, mine_s) for name, (slow, had_s) in others.items()},
         "over": overs(seconds, had),
         "pushes": {p: [c.pushes for c in courses] for p, courses in runs.items()},

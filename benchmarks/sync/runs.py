@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
+from benchmarks.sync.account import busy, samples_per_s
 from benchmarks.sync.ledger import audited
 from benchmarks.testbed import Testbed, join_all
 from benchmarks.testbed.agents import environment, start_potluck
@@ -28,7 +29,7 @@ JOB = Path(__file__).with_name("job.py")
 # Batches between two looks at the held-out loss, by the machine that the workers share. Who waits trains fewer batches
 # in a second: each is looked at about every 2 to 5 s, as targets count as reached at the look that finds them so.
 EVERY = {"bsp": 9, "ssp": 12, "adacomm": 15, "local": 120, "adsp": 200, "ours": 200}
-LONE_S = 8.0
+LONE_S = 10.0
 
 
 @dataclass
@@ -37,11 +38,10 @@ class Course:
 
     reached_s: list[float | None] = field(default_factory=list)  # when each target was reached
     had_s: float = 0.0  # to reach them
-    seconds: float = 0.0
-    samples: int = 0
     pushes: int = 0
     lost: int = 0  # pushes; see benchmarks/sync/ledger.py
     doubled: int = 0
+    samples_per_s: float = 0.0
     busy: float = 0.0  # CPU seconds of training, of what all workers could have spent
     curve: list[tuple[float, float]] = field(default_factory=list)
     problem: str = ""
@@ -138,9 +138,7 @@ def _take(found: Course, records: Sequence[Record]) -> None:
         if isinstance(record, EvaluationRecord):
             found.curve.append((record.at_s, record.loss))
         elif isinstance(record, PushRecord):
-            found.samples += record.samples
             found.pushes += 1
-            found.seconds = record.at_s
 
 
 def _account(found: Course, run: Path, cores: Mapping[str, float]) -> None:
@@ -148,18 +146,19 @@ def _account(found: Course, run: Path, cores: Mapping[str, float]) -> None:
     if not (run / RECORDS).exists():
         return
     pushes = [r for r in read_from(run / RECORDS, 0)[0] if isinstance(r, PushRecord)]
-    found.busy = busy(pushes, cores)
+    found.busy, found.samples_per_s = busy(pushes, cores), samples_per_s(pushes, tuple(cores))
     found.lost, found.doubled = audited(entries(run / PUSHES), pushes)
 
 
-def busy(pushes: Sequence[PushRecord], cores: Mapping[str, float]) -> float:
-    """CPU seconds of work that was pushed, of those that all devices had until the last push of anybody."""
-    could = sum(cores.values()) * max((r.at_s for r in pushes), default=0.0)
-    return sum(r.cpu_s for r in pushes) / could if could else 0.0
+class Alone(NamedTuple):
+    """What a device does by itself."""
+
+    samples_per_s: float
+    cpu_s_per_s: float
 
 
-def lone_rates(bed: Testbed, shards: Path, workload: str, seconds: float) -> dict[str, float]:
-    """Samples a second of every device, while each trains by itself and all do so at once: they share a machine."""
+def lone_rates(bed: Testbed, shards: Path, workload: str, seconds: float) -> dict[str, Alone]:
+    """What every device does while each trains by itself and all do so at once: they share a machine."""
     began = {}
     for device in bed.devices:
         command = [sys.executable, "-W", "ignore", "-m", "benchmarks.sync.alone"]
@@ -172,31 +171,35 @@ def lone_rates(bed: Testbed, shards: Path, workload: str, seconds: float) -> dic
     for process in began.values():
         if process.stdin is not None:
             process.stdin.close()  # they wait for this
-    return {d: float(json.loads(process.stdout.read())["samples_per_s"]) for d, process in began.items()}  # type: ignore[union-attr]
+    said = {d: json.loads(process.stdout.read()) for d, process in began.items() if process.stdout is not None}
+    return {d: Alone(float(words["samples_per_s"]), float(words["cpu_s_per_s"])) for d, words in said.items()}
 
 
 class Lone:
-    """What devices train by themselves, right before and after what it is compared with: machines have moods."""
+    """What devices train by themselves, before and after everything that it is compared with. Machines have moods that
+    change within seconds, so everything is compared with the mean of all looks."""
 
     def __init__(self, bed: Testbed, shards: Path, workload: str) -> None:
         self._bed, self._shards, self._workload = bed, shards, workload
-        self.rates: list[dict[str, float]] = []
-        self.parts: dict[str, list[float]] = {}  # policy → of what they train by themselves, in each run
+        self.looks: list[dict[str, Alone]] = []
 
-    def before(self) -> None:
-        """Something to compare begins."""
-        self._look()
+    def look(self) -> None:
+        """Lets each train by itself for a while."""
+        self.looks.append(lone_rates(self._bed, self._shards, self._workload, LONE_S))
 
-    def after(self, policy: str, samples_per_s: float) -> None:
-        """It ended, with this rate."""
-        self._look()
-        lone = statistics.fmean(sum(rates.values()) for rates in self.rates[-2:])
-        self.parts.setdefault(policy, []).append(samples_per_s / lone)
+    @property
+    def rates(self) -> list[dict[str, float]]:
+        """Samples a second of every device, at each look."""
+        return [{device: alone.samples_per_s for device, alone in look.items()} for look in self.looks]
 
-    def _look(self) -> None:
-        self.rates.append(lone_rates(self._bed, self._shards, self._workload, LONE_S))
+    @property
+    def samples_per_s(self) -> float:
+        """Of all together, usually."""
+        return statistics.fmean(sum(rates.values()) for rates in self.rates) if self.looks else 0.0
 
-
-def rate_of(found: Course) -> float:
-    """Samples a second."""
-    return found.samples / found.seconds if found.seconds else 0.0
+    @property
+    def busy(self) -> float:
+        """CPU seconds of training, of those that all devices had: what plain PyTorch gets out of their quotas."""
+        cores = sum(device.speed for device in self._bed.fleet.devices)
+        spent = [sum(alone.cpu_s_per_s for alone in look.values()) for look in self.looks]
+        return statistics.fmean(spent) / cores if spent else 0.0

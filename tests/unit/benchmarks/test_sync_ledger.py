@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from benchmarks.sync.ledger import audited
-from benchmarks.sync.runs import busy
 from potluck.metrics.records import PushRecord
 from potluck.paramserver.book import Entry, Push
 
@@ -67,10 +66,3 @@ def test_a_push_that_is_missing_somewhere_is_lost(ledger, records, lost):
 def test_a_push_that_is_there_twice_is_doubled(ledger, records):
     found = audited(ledger, records)
     assert found.doubled == 1
-
-
-def test_devices_could_have_worked_until_the_last_push_of_anybody():
-    cores = {"a": 1.0, "b": 0.5, "c": 0.5}
-    assert busy(told((1, "a"), (2, "b"), cpu_s=2.0), cores) == 4.0 / (2 * 2.0)  # c never pushed, a early
-    assert busy(told((1, "a"), (2, "b"), cpu_s=2.0), {"a": 1.0, "b": 1.0}) == 1.0
-    assert busy([], cores) == 0.0
