@@ -12,7 +12,8 @@ def told(*pushes: tuple[float, str]) -> list[PushRecord]:
     """When somebody pushed 64 samples that took it a CPU second."""
     return [
         PushRecord(
-            version=n, device=device, round=0, epoch=0, steps=2, samples=64, loss=1.0, skipped="", reason="", cpu_s=1.0, at_s=at_s
+            version=n, device=device, round=0, epoch=0, steps=2, samples=64, loss=1.0, skipped="", reason="",
+            cpu_s=1.0, at_s=at_s,
         )
         for n, (at_s, device) in enumerate(pushes, start=1)
     ]  # fmt: skip
