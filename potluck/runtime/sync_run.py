@@ -5,21 +5,15 @@ from __future__ import annotations
 import contextlib
 import math
 import queue
-import threading
 import time
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Literal
 
 from potluck.errors import DeviceError, DeviceLost, InputError, Overdue, PotluckError
 from potluck.metrics.records import (
     RECORDS,
-    IncidentRecord,
     PaceRecord,
-    PushRecord,
     Record,
-    RunEnded,
-    RunStarted,
     SyncAdopted,
     read,
 )
@@ -41,6 +35,7 @@ from potluck.runtime.run import TrainResult
 from potluck.runtime.run_folder import RunFolder
 from potluck.runtime.server_keeping import ServerKeeping
 from potluck.runtime.serving import Serving
+from potluck.runtime.sync_tally import SyncTally
 from potluck.schedules import multiplier
 from potluck.wire.messages import FINISHED, SAVED, Leaving, Linked, Loaded, Met, Stop, Unreachable
 
@@ -79,22 +74,18 @@ class SyncRun:
         path = options.run_dir
         if path is None:
             raise InputError("a run needs a folder; give --run-dir")
-        self._lock = threading.RLock()
         self._begun = begun_before(path) if options.resume else None
         began_with = tuple(self._begun.samples) if self._begun is not None else ()
-        self._losses: dict[str, float] = {}  # last reported
-        self._owned: dict[str, int] = {}  # samples of each device
-        self._unwritten = False  # the disk is full, and that was said
         self._broken: queue.SimpleQueue[tuple[str, int, str] | Exception] = queue.SimpleQueue()  # in other threads
-        self._started_s = self._somebody_s = time.monotonic()
+        self._somebody_s = time.monotonic()
         self._folder = RunFolder(path, self._job, encode(prepared.built.programs), fsync=True)
+        self._tally = tally = SyncTally(self._job, self._folder.records, self._show, options.progress)
         parts = len(began_with) or len(live.roster.specs)
         self._offering = Offering(live.server, prepared, self._folder.run_id, began_with, max(1, parts))
-        self._keeping = ServerKeeping(prepared, path, self.say, self._broken.put, self._seconds, resume=options.resume)
-        self._samples = self._before = self._trained_before(path) if options.resume else 0  # by everybody together
+        self._keeping = ServerKeeping(prepared, path, tally.say, self._broken.put, tally.seconds, resume=options.resume)
+        tally.samples = tally.before = self._trained_before(path) if options.resume else 0
         self._serving: Serving | None = None
         self._server: ParameterServer | None = None
-        self._total = self._epoch_samples = 0
         self._rehearsal: Rehearsal | None = None
         self._class_names = ClassNames()
 
@@ -108,9 +99,9 @@ class SyncRun:
         policy = self._choice.policy(slowest_s)
         here = {device: one.samples for device, one in loaded.items()}
         owned = self._begun.samples if self._begun is not None else here  # who is away may come back
-        self._epoch_samples = self._job.sample_count or sum(owned.values())
+        self._tally.epoch_samples = self._job.sample_count or sum(owned.values())
         whole = self._job.rounds * self._job.batch_size if self._job.rounds else None
-        self._total = whole or (self._job.epochs or 1) * self._epoch_samples
+        self._tally.total = whole or (self._job.epochs or 1) * self._tally.epoch_samples
         self._server = ParameterServer(
             self._keeping.tensors, policy, self._folder.path, self._keeping.save, velocity=self._keeping.velocity,
             version=self._keeping.version, buffers=buffer_names(self._prepared.built.programs),
@@ -118,13 +109,13 @@ class SyncRun:
         )  # fmt: skip
         self._serving = Serving(
             self._server, self._live.link, self._folder.run_id, roster.send, self._pushed,
-            lambda *lost: self._broken.put(lost), self._broken.put, self._no_room, self._lr_scale,
+            lambda *lost: self._broken.put(lost), self._broken.put, self._tally.no_room, self._lr_scale,
             self._options.timeout_s,
         )  # fmt: skip
         self._keeping.serve(self._server, self._serving)
-        self._announce(policy.name, here, slowest_s)
+        self._tally.begins(self._prepared.facts.digest, policy.name, here, slowest_s)
         if self._options.chaos:
-            self._rehearsal = Rehearsal(roster, self._options.chaos, self._round, self._started_s)
+            self._rehearsal = Rehearsal(roster, self._options.chaos, self._tally.round, self._tally.started_s)
         roster.closed = False
         for device, one in loaded.items():
             self._enter(device, one)
@@ -138,7 +129,7 @@ class SyncRun:
             raise DeviceError("there is no server; start again")
         next_check_s = time.monotonic() + (check_s or math.inf)
         while True:
-            if self._samples >= self._total:
+            if self._tally.samples >= self._tally.total:
                 return self._end("finished", "finished")
             if self._options.should_stop():
                 return self._end("stopped", "stopped")
@@ -158,7 +149,7 @@ class SyncRun:
             if now_s >= next_check_s and check_s is not None:
                 next_check_s = now_s + check_s
                 self._check(server, serving, now_s)
-            self._keeping.look(self._round, self._epoch, self._rounds_an_epoch)
+            self._keeping.look(self._tally.round, self._tally.epoch, self._tally.rounds_an_epoch)
 
     def _look_for_anybody(self) -> None:
         """Where devices join from elsewhere, another may come; but not for ever."""
@@ -172,20 +163,18 @@ class SyncRun:
         """What it came to."""
         path = self._folder.path
         missing, repeated = missing_and_repeated(entries(path / PUSHES))
-        seconds = time.monotonic() - self._started_s
         evaluated = self._keeping.evaluated
         batch = self._job.batch_size  # a push is of one batch at least
         return TrainResult(
-            run_dir=path, model_path=self._keeping.model_path, rounds=self._round, reason=reason,
+            run_dir=path, model_path=self._keeping.model_path, rounds=self._tally.round, reason=reason,
             loss=evaluated.loss if evaluated else None, metrics=dict(evaluated.metrics) if evaluated else {},
-            samples_per_s=(self._samples - self._before) / seconds if seconds > 0 else 0.0,
-            samples_lost=missing * batch, samples_doubled=repeated * batch,
+            samples_per_s=self._tally.samples_per_s, samples_lost=missing * batch, samples_doubled=repeated * batch,
         )  # fmt: skip
 
     def failed(self, error: BaseException) -> None:
         """Writes that it failed, and why."""
         if isinstance(error, PotluckError):
-            self._say_end("failed", str(error))
+            self._tally.ended("failed", str(error))
 
     def close(self) -> None:
         """Ends what runs in the background; what was pushed so far is kept, if it can be."""
@@ -221,7 +210,7 @@ class SyncRun:
                 else:
                     self._enter(device, message)
                     words = f"{device} joined with {message.samples} samples"
-                    self._incident("joined", device, words, "it trains too", message.samples)
+                    self._tally.incident("joined", device, words, "it trains too", message.samples)
             case Met():
                 if self._serving is not None:
                     self._serving.met(device, message.incarnation, message.address)
@@ -231,7 +220,7 @@ class SyncRun:
                 self._save_what_it_pushed()
                 self._live.roster.release(device)
                 self._gone(device)
-                self._incident("left", device, f"{device} leaves", "what it had trained counts; the others go on")
+                self._tally.incident("left", device, f"{device} leaves", "what it had trained counts; the others go on")
 
     def _enter(self, device: str, loaded: Loaded) -> None:
         hello = self._live.roster.hellos.get(device)
@@ -239,21 +228,21 @@ class SyncRun:
         if self._serving is not None:
             incarnation = hello.incarnation if hello is not None and known else 0
             self._serving.enter(device, loaded.samples, incarnation, loaded.step_s)
-        self._owned[device] = loaded.samples
+        self._tally.owned[device] = loaded.samples
         self._live.roster.watch([device])
 
     def _refuse(self, device: str, problem: str) -> None:
         if device in self._live.roster.specs:
             self._live.roster.send(device, Stop(reason=problem))
             self._live.roster.release(device)
-        self._incident("left", device, problem, "the others go on without it")
+        self._tally.incident("left", device, problem, "the others go on without it")
 
     def _lost(self, device: str, why: str) -> None:
         self._gone(device)
-        self._incident("lost", device, why, "the others go on; what it pushed counts")
+        self._tally.incident("lost", device, why, "the others go on; what it pushed counts")
 
     def _gone(self, device: str) -> None:
-        self._losses.pop(device, None)
+        self._tally.forget(device)
         if self._serving is not None:
             self._serving.leave(device)
 
@@ -289,7 +278,7 @@ class SyncRun:
             try:
                 self._serving.save()
             except PotluckError as error:
-                self._no_room(error)
+                self._tally.no_room(error)
 
     def _drop(self, device: str, why: str) -> None:
         if device in self._live.roster.specs:
@@ -308,121 +297,38 @@ class SyncRun:
 
     def _pushed(self, said: PushWords, reply: Reply) -> None:
         """From any thread."""
-        push = said.push
-        if reply.status not in ("applied", "skipped"):
-            return
-        with self._lock:
-            if reply.status == "applied":
-                self._samples += push.samples
-                loss = push.pulled_loss if push.pulled_loss is not None else push.loss
-                if loss is not None:
-                    self._losses[push.worker] = loss
-            pace = reply.paces.get(push.worker)
-            self.say(
-                PushRecord(
-                    version=reply.version, device=push.worker, round=self._round, epoch=self._epoch, steps=push.steps,
-                    samples=push.samples, loss=push.loss,
-                    skipped=reply.reason if reply.status == "skipped" else "",
-                    reason=pace.reason if pace is not None else reply.reason, cpu_s=said.cpu_s,
-                    at_s=self._seconds(), held_out_loss=said.held_out.loss if said.held_out else None,
-                    held_out_samples=said.held_out.samples if said.held_out else 0,
-                    held_out_version=said.held_out.version if said.held_out else 0,
-                )
-            )  # fmt: skip
-        self._keeping.wake()
+        if reply.status in ("applied", "skipped"):
+            self._tally.pushed(said, reply)
+            self._keeping.wake()
 
     def _check(self, server: ParameterServer, serving: Serving, now_s: float) -> None:
-        loss = self._loss_of_all(server.workers)
+        tally = self._tally
+        loss = tally.loss_of(server.workers)
         reply = server.check(loss, now_s)
         serving.spread(reply)
         if reply.reason and reply.paces:  # something changed
-            self.say(PaceRecord(round=self._round, loss=loss, reason=reply.reason, at_s=self._seconds()))
-
-    def _loss_of_all(self, workers: Sequence[str]) -> float:
-        """Of the weights that workers pulled last, on the samples of all of them: who has more counts more."""
-        with self._lock:
-            known = {w: self._losses[w] for w in workers if w in self._losses}
-        whole = sum(self._owned.get(w, 1) for w in known)
-        return sum(loss * self._owned.get(w, 1) for w, loss in known.items()) / whole if whole else math.nan
+            tally.say(PaceRecord(round=tally.round, loss=loss, reason=reply.reason, at_s=tally.seconds()))
 
     def _lr_scale(self) -> float:
-        return multiplier(self._job.schedule, self._round)
-
-    # --- where it stands, and what is said of it
-
-    @property
-    def _round(self) -> int:
-        return self._samples // self._job.batch_size
-
-    @property
-    def _rounds_an_epoch(self) -> int:
-        return max(1, self._epoch_samples // self._job.batch_size)
-
-    @property
-    def _epoch(self) -> int:
-        return self._samples // max(1, self._epoch_samples)
-
-    def _seconds(self) -> float:
-        return time.monotonic() - self._started_s
+        return multiplier(self._job.schedule, self._tally.round)
 
     def _trained_before(self, path: Path) -> int:
         """What the weights to begin with have in them; pushes after that come again."""
         made = [entry for entry in entries(path / PUSHES) if entry.version <= self._keeping.version]
         return sum(entry.push.samples for entry in made if not entry.skipped)
 
-    def _announce(self, policy: str, samples: Mapping[str, int], slowest_s: float) -> None:
-        self._started_s = time.monotonic()
-        self.say(
-            RunStarted(
-                round=self._round, rounds=-(-self._total // self._job.batch_size), samples=self._epoch_samples,
-                batch_size=self._job.batch_size, micro_batch_size=self._job.batch_size, seed=self._job.seed,
-                program=self._prepared.facts.digest, devices=tuple(samples),
-            )
-        )  # fmt: skip
-        words = f"a step takes {slowest_s * 1000:.3g} ms on the slowest of {len(samples)} devices"
-        self.say(
-            SyncAdopted(round=self._round, policy=policy, samples=dict(samples), reason=words, at_s=self._seconds())
-        )
-
-    def _incident(
-        self, kind: Literal["joined", "left", "lost"], device: str, what: str, action: str, samples: int = 0
-    ) -> None:
-        self.say(
-            IncidentRecord(
-                kind=kind, round=self._round, device=device, what=what, action=action, at_s=self._seconds(),
-                samples=samples,
-            )
-        )  # fmt: skip
-
     def _end(self, reason: Literal["finished", "stopped", "early"], words: str) -> str:
         if self._serving is not None:
             self._serving.close()  # what comes from now on is of no use any more
-        self._keeping.finish(self._round, self._epoch)
-        self._say_end(reason, words)
+        self._keeping.finish(self._tally.round, self._tally.epoch)
+        self._tally.ended(reason, words)
         if self._rehearsal is not None:
             self._options.progress(f"how each fault was survived: {self._rehearsal.write(self._folder.path)}")
         return words
 
-    def _say_end(self, reason: Literal["finished", "stopped", "early", "failed"], words: str) -> None:
-        seconds = self._seconds()
-        self.say(RunEnded(round=self._round, reason=reason, message=words, seconds=seconds, at_s=seconds))
-
-    def _no_room(self, error: PotluckError) -> None:
-        """Something cannot be written now; said once, until something can. From any thread."""
-        with self._lock:
-            said, self._unwritten = self._unwritten, True
-        if not said:
-            self._options.progress(f"{error}; training goes on, and what could not be written is tried again")
-
-    def say(self, record: Record) -> None:
-        """Writes a record and shows it to everybody who watches, from any thread."""
-        with self._lock:
-            try:
-                self._folder.records.append(record)
-                self._unwritten = False
-            except PotluckError as error:
-                self._no_room(error)
-            for watcher in (*self._options.watchers, *((self._rehearsal,) if self._rehearsal else ())):
-                watcher.record(record)
-            for callback in self._job.callbacks:
-                callback(record)
+    def _show(self, record: Record) -> None:
+        """To everybody who watches, from any thread."""
+        for watcher in (*self._options.watchers, *((self._rehearsal,) if self._rehearsal else ())):
+            watcher.record(record)
+        for callback in self._job.callbacks:
+            callback(record)
