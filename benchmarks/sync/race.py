@@ -17,6 +17,7 @@ from benchmarks.sync.flower_run import flower_course
 from benchmarks.sync.hivemind_run import hivemind_course
 from benchmarks.sync.pairs import pairs_per_s
 from benchmarks.sync.runs import Course, Lone, Setting, course
+from benchmarks.sync.stolen import Stolen
 from benchmarks.sync.workload import WORKLOADS, write_shards
 from benchmarks.testbed import Testbed
 from benchmarks.throughput.__main__ import machine
@@ -140,14 +141,15 @@ class Race:
     def _with_rate(self, policy: str, seed: int, rate: float, most_s: float, kind: str = "") -> Course:
         where = self._folder / f"{kind}{policy}-{seed}-{rate}"
         given = self._folder, where, self.targets, Setting(self._asked.workload, rate, seed), most_s
+        stolen = Stolen()
         if policy in self._asked.pythons:
             one = PEERS[policy](self._bed, self._asked.pythons[policy], *given)
         else:
             one = course(self._bed, policy, *given)
-        one.had_s = most_s
+        one.had_s, one.stolen = most_s, stolen.part()
         say(
             f"{kind}{policy} ({rate}): {one.reached_s} of {most_s:.0f} s, {one.pushes} pushes, "
-            f"{one.samples_per_s:.0f} samples/s, busy {one.busy:.2f} {one.problem}"
+            f"{one.samples_per_s:.0f} samples/s, busy {one.busy:.2f}, {one.stolen:.0%} stolen {one.problem}"
         )
         return one
 
@@ -181,6 +183,7 @@ def race(asked: Asked) -> dict[str, Any]:
         "targets": it.targets, "seconds": seconds, "had_s": had, "learning_rates": it.rates,
         "spread": {p: [[c.reached_s[i] for c in courses] for i in range(len(EPOCHS))] for p, courses in runs.items()},
         "busy": {p: statistics.median(c.busy for c in courses) for p, courses in ours.items()},
+        "stolen": {p: [c.stolen for c in courses] for p, courses in runs.items()},
         "samples_per_s": trained, "lone_samples_per_s": it.lone.rates, "lone_busy": it.lone.busy,
         "rate_over_lone": min(parts.values(), default=0.0), "rates_over_lone": parts,
         **{f"best_over_{name}": over(slow, mine, had_s, mine_s) for name, (slow, had_s) in others.items()},

@@ -44,6 +44,7 @@ class Course:
     samples_per_s: float = 0.0
     busy: float = 0.0  # CPU seconds of training, of what all workers could have spent
     curve: list[tuple[float, float]] = field(default_factory=list)
+    stolen: float = 0.0  # part of the machine's time that its host gave to others
     problem: str = ""
 
 
