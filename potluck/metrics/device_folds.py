@@ -12,7 +12,7 @@ class DevicePart(Value, frozen=True, kw_only=True):
     """One device's part in a run."""
 
     samples: int | None  # of its own; None where that was not said
-    trained: int  # samples in its pushes, each as often as it was trained on
+    trained: int  # samples in its pushes that count, each as often as it was trained on
     pushes: int
     left_out: int  # of these
     loss: float | None  # of its newest push that has one
@@ -54,7 +54,7 @@ def counted_pushes(records: Iterable[Record]) -> list[PushRecord]:
 def _part(samples: int | None, pushes: list[PushRecord]) -> DevicePart:
     return DevicePart(
         samples=samples,
-        trained=sum(push.samples for push in pushes),
+        trained=sum(push.samples for push in pushes if not push.skipped),
         pushes=len(pushes),
         left_out=sum(bool(push.skipped) for push in pushes),
         loss=next((push.loss for push in reversed(pushes) if push.loss is not None), None),

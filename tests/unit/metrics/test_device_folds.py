@@ -32,7 +32,7 @@ RECORDS: list[Record] = [
 def test_every_device_has_its_own_samples_what_it_trained_and_its_last_losses() -> None:
     assert device_parts(RECORDS) == {
         "a": DevicePart(samples=100, trained=20, pushes=2, left_out=0, loss=1.0, held_out_loss=1.5),
-        "b": DevicePart(samples=50, trained=40, pushes=2, left_out=1, loss=3.0, held_out_loss=None),
+        "b": DevicePart(samples=50, trained=20, pushes=2, left_out=1, loss=3.0, held_out_loss=None),
         "c": DevicePart(samples=7, trained=0, pushes=0, left_out=0, loss=None, held_out_loss=None),
     }
     assert device_parts([]) == {}
@@ -50,7 +50,7 @@ def test_the_table_has_only_columns_with_something_in_them() -> None:
     assert device_lines(device_parts(RECORDS), "devices") == [
         "devices  own samples  trained  pushes  left out    loss  held-out loss",
         "  a              100       20       2         -  1.0000         1.5000",
-        "  b               50       40       2         1  3.0000              -",
+        "  b               50       20       2         1  3.0000              -",
         "  c                7        -       -         -       -              -",
     ]
     plain = device_lines(device_parts([begun(a=1000), push(1, "a")]), "devices")
