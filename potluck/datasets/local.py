@@ -134,7 +134,10 @@ def read_local(text: str) -> LocalData:
 
 
 def _archive(path: Path) -> dict[str, Array]:
-    archive = np.load(path, allow_pickle=False)
+    try:
+        archive = np.load(path, allow_pickle=False)
+    except ValueError:  # numpy advises to load it as code
+        raise ValueError("it is no archive of arrays") from None
     if not isinstance(archive, np.lib.npyio.NpzFile):
         raise ValueError("it is one array, not an archive of them")
     with archive:
@@ -145,7 +148,10 @@ def _stream(name: str, path: Path) -> LocalData:
     if path.suffix == ".txt":
         tokens: Array = np.frombuffer(path.read_bytes(), dtype=np.uint8)
     else:
-        tokens = np.load(path, allow_pickle=False, mmap_mode="r")
+        try:
+            tokens = np.load(path, allow_pickle=False, mmap_mode="r")
+        except ValueError:
+            raise ValueError("it is no array of numbers") from None
         if not isinstance(tokens, np.ndarray):
             raise ValueError("it is an archive, not one array")
     if tokens.ndim != 1 or not np.issubdtype(tokens.dtype, np.integer):

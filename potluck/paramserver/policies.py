@@ -55,7 +55,10 @@ def choose(text: str) -> Choice:
     if not colon:
         return Choice(name)
     if name in _TIMED:
-        return Choice(name, period_s=units.duration_s(value))
+        try:
+            return Choice(name, period_s=units.duration_s(value))
+        except InputError as error:
+            raise InputError(f"--sync {text!r}: {error}") from None
     if name not in _COUNTED:
         raise InputError(f"--sync {text!r}: {name} takes no value; leave out what follows it")
     least = 0 if name == Ssp.name else 1

@@ -232,6 +232,7 @@ class SyncRun:
         self._live.roster.watch([device])
 
     def _refuse(self, device: str, problem: str) -> None:
+        problem = problem if problem.startswith(device) else f"{device}: {problem}"
         if device in self._live.roster.specs:
             self._live.roster.send(device, Stop(reason=problem))
             self._live.roster.release(device)

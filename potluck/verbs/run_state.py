@@ -30,7 +30,8 @@ class Followed:
         self.checkpoint: int | None = None  # rounds committed by the last one
         self.now_s = 0.0  # when the last record was written, after its run was started or resumed
         self._started: int | None = None  # which record was the last start
-        self._end: RunEnded | None = None  # of what began with it
+        self._end: RunEnded | None = None  # of what began with it, or could not begin
+        self._ended = -1  # which record that was
 
     def more(self) -> list[tuple[Record, float]]:
         """What was written since the last call, each record with when that was."""
@@ -45,7 +46,8 @@ class Followed:
 
     def end(self, facts: ProcessFacts | None) -> RunEnded | None:
         """How training by this process ended, if it has."""
-        return self._end if self.begun(facts) else None
+        of_this = facts is None or self._ended >= facts.records_before
+        return self._end if of_this or self.begun(facts) else None
 
     def _see(self, record: Record) -> float:
         self.now_s = self._clock.at(record)
@@ -54,7 +56,7 @@ class Followed:
             case RunStarted():
                 self._started, self._end = self.count, None
             case RunEnded():
-                self._end = record
+                self._end, self._ended = record, self.count
             case IncidentRecord():
                 self.incidents += 1
             case CheckpointRecord():

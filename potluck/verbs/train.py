@@ -18,7 +18,7 @@ from potluck.config import TrainSettings
 from potluck.control.chaos import Fault, check_devices, read_script
 from potluck.display.view import evaluation_text
 from potluck.errors import InputError
-from potluck.job import load_job
+from potluck.job import Job, load_job
 from potluck.metrics.records import RECORDS, EvaluationRecord, RunEnded, read
 from potluck.plan.validate import read_plan
 from potluck.profile.store import default_dir
@@ -78,7 +78,7 @@ def train(job_file: str, settings: TrainSettings, *, resume: bool) -> int:
             joined=settings.devices, join_timeout_s=settings.timeout, timeout_s=settings.timeout,
             profile_s=settings.profile_seconds, plan_s=settings.plan_seconds, tries=settings.tries,
             profile_dir=settings.profile_dir or default_dir(os.environ),
-            listening=invitation(settings, it.display.announce), chaos=chaos,
+            listening=invitation(settings, it.display.announce, owned_data(job)), chaos=chaos,
         )  # fmt: skip
         if settings.sync is not None:
             from potluck.paramserver.policies import choose
@@ -107,8 +107,12 @@ def report(
         click.echo(
             f"metrics  {evaluation_text(evaluated, _best_metric(result.run_dir))}, after round {evaluated.round}"
         )
-    click.echo(f"samples  {result.samples_lost} lost, {result.samples_doubled} used twice")
-    for line in (*round_lines(result, crowded), *device_lines(parts_of(result.run_dir), "devices")):
+    parts = parts_of(result.run_dir)
+    if parts:  # each device passes over its own samples as often as it gets to
+        click.echo(f"pushes   {result.samples_lost} samples lost, {result.samples_doubled} counted twice")
+    else:
+        click.echo(f"samples  {result.samples_lost} lost, {result.samples_doubled} used twice")
+    for line in (*round_lines(result, crowded), *device_lines(parts, "devices")):
         click.echo(line)
     click.echo(f"model    {result.model_path}")
     _report_best(result)
@@ -210,12 +214,18 @@ def resume_command(arguments: Sequence[str], run_dir: Path) -> str:
     return shlex.join(["potluck", *kept, "--resume", "--run-dir", str(run_dir)])
 
 
-def invitation(settings: TrainSettings, say: Callable[[str], None]) -> Callable[[str], None]:
-    """What to say once the address is known: how the others join."""
+def owned_data(job: Job) -> str | None:
+    """The name of the data that devices bring, if they do."""
+    return job.data if isinstance(job.data, str) else None
+
+
+def invitation(settings: TrainSettings, say: Callable[[str], None], data: str | None = None) -> Callable[[str], None]:
+    """What to say once the address is known: how the others join, with `data` of their own where that has a name."""
 
     def invite(address: str) -> None:
         if settings.devices:
             network = f" --plain-network {settings.plain_network}" if settings.plain_network is not None else ""
-            say(f"on each other device run:  potluck join {address}{network}")
+            own = f" --data {data}=PATH" if data is not None else ""
+            say(f"on each other device run:  potluck join {address}{own}{network}")
 
     return invite

@@ -51,7 +51,7 @@ def end(it: Site, train: subprocess.Popen[bytes], joined: dict[str, subprocess.P
     assert missing_and_repeated(it.pushes) == (0, 0)
     recorded = sorted(record.version for record in read(it.run / RECORDS) if isinstance(record, PushRecord))
     assert recorded == [entry.version for entry in it.pushes]
-    assert "samples  0 lost, 0 used twice" in it.log
+    assert "pushes   0 samples lost, 0 counted twice" in it.log
 
 
 @pytest.mark.parametrize("seconds", FREEZES)

@@ -39,7 +39,7 @@ def test_values_reach_the_policy_and_the_rest_follows_from_the_slowest_step() ->
         ("bsp:3", "bsp takes no value"),
         ("local:0", "give a number of steps, at least 1"),
         ("ssp:-1", "at least 0"),
-        ("adsp:fast", "fast"),
+        ("adsp:fast", "--sync .adsp:fast.: "),
     ],
 )
 def test_what_makes_no_sense_is_named(text: str, words: str) -> None:

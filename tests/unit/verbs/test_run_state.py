@@ -132,6 +132,12 @@ def test_one_that_failed_before_it_trained_has_its_last_words_in_the_log(tmp_pat
     assert status_lines(found)[-1] == "go on      nothing was trained: start again"
 
 
+def test_one_that_failed_before_it_trained_and_wrote_so_has_failed(tmp_path: Path) -> None:
+    _write(tmp_path, _ended("failed", "a: its labels do not fit"))
+    found = look(tmp_path)
+    assert (found.state, found.message) == ("failed", "a: its labels do not fit")
+
+
 def test_one_that_failed_without_a_record_of_its_end_failed_for_whoever_looked_on_too(tmp_path: Path) -> None:
     _write(tmp_path, *TRAINED)
     (tmp_path / LOG).write_text("potluck: unexpected ZeroDivisionError\n")
