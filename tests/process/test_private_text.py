@@ -7,11 +7,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.process.command_line import DEADLINE_S, ROOT, Potluck
 
 ROUNDS = 60
 
 
+@pytest.mark.full
 def test_devices_learn_from_texts_that_stay_with_them(tmp_path: Path) -> None:
     text = (ROOT / "examples" / "private_text.py").read_text()
     assert "rounds=1500" in text

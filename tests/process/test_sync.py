@@ -111,7 +111,9 @@ def test_a_rehearsal_kills_one_and_says_how_that_was_survived(tmp_path: Path) ->
         assert "the others go on; what it pushed counts" in row
 
 
-@pytest.mark.parametrize("sync", ["asp", "bsp"])
+@pytest.mark.parametrize(
+    "sync", ["asp", *(pytest.param(name, marks=pytest.mark.full) for name in ("bsp", "ours:0.2s"))]
+)
 def test_the_server_is_killed_and_no_push_is_lost_or_counted_twice(tmp_path: Path, sync: str) -> None:
     with site(tmp_path, epochs=400) as it:
         train = it.train(sync, 2)

@@ -17,7 +17,7 @@ from tests.process.sync_site import PATIENT_S, Site, pushed_by, site
 BRIEF_S = 2.0
 LONG_S = 15.0  # whoever is silent for so long is taken for lost, and comes back
 pytestmark = pytest.mark.timeout(300)
-FREEZES = [BRIEF_S, pytest.param(LONG_S, marks=pytest.mark.full)]
+FREEZES = [BRIEF_S, LONG_S]
 MORE = 5  # pushes, before and after
 
 
@@ -54,6 +54,7 @@ def end(it: Site, train: subprocess.Popen[bytes], joined: dict[str, subprocess.P
     assert "pushes   0 samples lost, 0 counted twice" in it.log
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("seconds", FREEZES)
 def test_a_worker_that_stood_still_goes_on_and_the_other_did_not_wait(tmp_path: Path, seconds: float) -> None:
     with site(tmp_path, epochs=2000) as it:
@@ -66,6 +67,7 @@ def test_a_worker_that_stood_still_goes_on_and_the_other_did_not_wait(tmp_path: 
         end(it, train, joined)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("seconds", FREEZES)
 def test_a_server_that_stood_still_goes_on_with_everybody(tmp_path: Path, seconds: float) -> None:
     with site(tmp_path, epochs=2000) as it:
