@@ -1,4 +1,4 @@
-"""Time that a virtual machine's host gave to others: no program inside can use it, so no figure means much without it."""
+"""Time that the host of a virtual machine gave to others: nobody inside can use it, and figures suffer from it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ class Stolen:
     def part(self) -> float:
         """Of the time of all cores since then; 0 where the system does not say."""
         spent = [now - before for now, before in zip(self._read(), self._before, strict=False)]
-        return spent[_STOLEN] / sum(spent) if len(spent) > _STOLEN and sum(spent) else 0.0
+        whole = sum(spent)
+        return spent[_STOLEN] / whole if len(spent) > _STOLEN and whole else 0.0
 
     def _read(self) -> list[int]:
         try:
