@@ -28,7 +28,7 @@ LOADING = b"devices read their data"  # what the coordinator says then
 JOB = Path(__file__).with_name("job.py")
 # Batches between two looks at the held-out loss, by the machine that the workers share. Who waits trains fewer batches
 # in a second: each is looked at about every 2 to 5 s, as targets count as reached at the look that finds them so.
-EVERY = {"bsp": 9, "ssp": 12, "adacomm": 15, "local": 120, "adsp": 200, "ours": 200}
+EVERY = {"bsp": 9, "ssp": 12, "adacomm": 60, "local": 120, "adsp": 200, "ours": 200}
 LONE_S = 10.0
 
 
