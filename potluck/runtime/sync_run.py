@@ -195,7 +195,7 @@ class SyncRun:
         first = FirstDevices(self._live.roster, self._offering.order, options.timeout_s, options.should_stop)
         first.load(devices, self._class_names)
         if not first.found:
-            raise InputError(next(iter(first.refused.values())))
+            raise InputError("; ".join(_named(device, problem) for device, problem in first.refused.items()))
         for device, problem in first.refused.items():
             self._refuse(device, problem)
         return first.found
@@ -232,7 +232,7 @@ class SyncRun:
         self._live.roster.watch([device])
 
     def _refuse(self, device: str, problem: str) -> None:
-        problem = problem if problem.startswith(device) else f"{device}: {problem}"
+        problem = _named(device, problem)
         if device in self._live.roster.specs:
             self._live.roster.send(device, Stop(reason=problem))
             self._live.roster.release(device)
@@ -333,3 +333,8 @@ class SyncRun:
             watcher.record(record)
         for callback in self._job.callbacks:
             callback(record)
+
+
+def _named(device: str, problem: str) -> str:
+    """A problem that says whose it is."""
+    return problem if problem.split(maxsplit=1)[:1] in ([device], [f"{device}:"]) else f"{device}: {problem}"
