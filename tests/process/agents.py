@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Protocol
 
 import torch
 
@@ -41,6 +42,29 @@ def until(condition: Callable[[], bool], what: str, patient_s: float) -> None:
     while not condition():
         assert time.monotonic() < deadline, f"{what} did not happen in {patient_s} s"
         time.sleep(0.05)
+
+
+class Processes(Protocol):
+    """Processes of a test, and what they said."""
+
+    processes: list[subprocess.Popen[bytes]]
+
+    @property
+    def log(self) -> str:
+        """Of all of them."""
+
+
+@contextlib.contextmanager
+def ended(it: Processes) -> Iterator[None]:
+    """Ends them at the end; where something was not as expected, with what they said."""
+    try:
+        yield
+    except AssertionError as error:
+        raise AssertionError(f"{error}\n{it.log}") from error
+    finally:
+        for process in it.processes:
+            process.kill()
+            process.wait()
 
 
 @contextlib.contextmanager

@@ -15,7 +15,7 @@ from potluck.datasets.digits import digits
 from potluck.metrics.records import RECORDS, EvaluationRecord, IncidentRecord, read
 from potluck.paramserver.book import Entry
 from potluck.paramserver.push_log import PUSHES, entries
-from tests.process.agents import ROOT, free_port
+from tests.process.agents import ROOT, ended, free_port
 
 PATIENT_S = 120.0
 JOB = """
@@ -86,14 +86,8 @@ class Site:
 @contextlib.contextmanager
 def site(folder: Path, epochs: int) -> Iterator[Site]:
     it = Site(folder, epochs)
-    try:
+    with ended(it):
         yield it
-    except AssertionError as error:
-        raise AssertionError(f"{error}\n{it.log}") from error
-    finally:
-        for process in it.processes:
-            process.kill()
-            process.wait()
 
 
 def pushed_by(it: Site, worker: str) -> int:

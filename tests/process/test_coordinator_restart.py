@@ -18,7 +18,7 @@ from potluck.control.audit import audit
 from potluck.metrics.records import RECORDS, IncidentRecord, read
 from potluck.recover.checkpoint import load, newest
 from potluck.recover.snapshot import parse
-from tests.process.agents import ROOT, free_port, until
+from tests.process.agents import ROOT, ended, free_port, until
 
 PATIENT_S = 90.0
 JOB = """
@@ -81,14 +81,8 @@ class Site:
 def site(folder: Path, rounds: int, save: int = 1000) -> Iterator[Site]:
     folder.mkdir(parents=True, exist_ok=True)
     it = Site(folder, rounds, save)
-    try:
+    with ended(it):
         yield it
-    except AssertionError as error:
-        raise AssertionError(f"{error}\n{it.log}") from error
-    finally:
-        for process in it.processes:
-            process.kill()
-            process.wait()
 
 
 def state(run: Path) -> dict[str, torch.Tensor]:
