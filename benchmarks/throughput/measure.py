@@ -11,13 +11,13 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from benchmarks.peers.memory_order import IMAGES
+from benchmarks.peers.one_core import SIZES
 from benchmarks.testbed import Testbed
 from benchmarks.testbed.topology import topology
 from benchmarks.throughput.cells import DDP, OURS, PIPELINING, Bench, Cell
-from benchmarks.throughput.others import SIZES, Ideal, Lone, lone, peer
+from benchmarks.throughput.one_core import one_core
+from benchmarks.throughput.others import Ideal, peer
 from benchmarks.throughput.session import Ours
-from benchmarks.workloads import plain, samples
 from potluck.fleet_file import read_fleet
 
 OURS_TIMEOUT_S = 1800.0
@@ -82,6 +82,11 @@ class Result:
         found = self.rates.get(system)
         return statistics.median(r.part for r in found) if found else None
 
+    def spread(self, system: str) -> tuple[float, float]:
+        """The smallest and the largest part of the ideal that a system reached."""
+        parts = [r.part for r in self.rates[system]]
+        return min(parts), max(parts)
+
     def rate(self, system: str) -> float | None:
         """Samples per second on the machine as it mostly is: the part of the ideal, times the usual ideal."""
         part = self.part(system)
@@ -124,15 +129,17 @@ def _alike(cells: Iterable[Cell]) -> Iterator[list[Cell]]:
 
 def _measure(bench: Bench, cells: list[Cell], results: dict[Cell, Result], logs: Path) -> None:
     with Testbed(cells[0].fleet_file) as bed:
-        usual, last = _orders(cells[0], SIZES)
+        core = one_core(cells[0])
         for cell in cells:
-            results[cell].channels_last_gain = last.samples_per_s / usual.samples_per_s
+            results[cell].channels_last_gain = core.channels_last_gain
         share = cells[0].batch // len(bed.devices)
-        tried = {DDP: [size for size in SIZES if size <= share], PIPELINING: bench.pipelining_sizes}
-        told = {kind: _faster(*_orders(cells[0], some)) for kind, some in tried.items()}
+        told = {
+            DDP: core.fastest([size for size in SIZES if size <= share]),
+            PIPELINING: core.fastest(bench.pipelining_sizes),
+        }
         sizes = {DDP: (told[DDP].micro_batch,), PIPELINING: bench.pipelining_sizes}
-        say(f"{cells[0].model} on one core: {usual}, {last}; told: {told}")
-        with Ideal(bed, cells[0], usual.micro_batch) as ideal:
+        say(f"{cells[0].model} on one core: {core}; told: {told}")
+        with Ideal(bed, cells[0], core.ideal_size) as ideal:
             yardstick = Yardstick(ideal)
             for cell in cells:
                 _set_lines(bed, cell)
@@ -144,19 +151,6 @@ def _measure(bench: Bench, cells: list[Cell], results: dict[Cell, Result], logs:
             _train_in_little_memory(bed, results[cell], logs / cell.name)
         # The testbed counts for all these cells together; the total is what is reported.
         results[cells[0]].oom_kills += sum(bed.oom_kills(device) for device in bed.devices)
-
-
-def _orders(cell: Cell, sizes: Sequence[int]) -> tuple[Lone, Lone]:
-    """Plain trainers with images as PyTorch has them by itself, and with the channels of a point side by side."""
-    usual = lone(cell, sizes)
-    inputs, _ = samples(plain(cell.model), 1)
-    return usual, lone(cell, sizes, "--channels-last") if inputs.dim() == IMAGES else usual
-
-
-def _faster(usual: Lone, last: Lone) -> Lone:
-    """Users of DDP and pipelining get channels last for one line, so they have what is faster at their sizes; the
-    ideal is plain PyTorch."""
-    return max(usual, last, key=lambda found: found.samples_per_s)
 
 
 def _measure_peer(

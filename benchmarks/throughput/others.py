@@ -13,7 +13,6 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
 
 import psutil
 
@@ -25,8 +24,6 @@ PORT = 29500
 LOOK_S = 0.1
 TIMEOUT_S = 400.0  # longest wait for anything
 IDEAL_S = 6.0  # of each burst
-SIZES = (8, 16, 24, 40, 60, 120)
-LONE = ("--seconds", "3", "--trial-s", "1")
 
 
 @dataclass(frozen=True)
@@ -100,24 +97,6 @@ class Ideal:
         outcomes = [self._folder / f"{d}.json.{self._bursts}" for d in self._processes]
         _until(lambda: all(path.exists() for path in outcomes), self._processes, self._folder)
         return sum(float(json.loads(path.read_text())["samples_per_s"]) for path in outcomes)
-
-
-class Lone(NamedTuple):
-    """A plain trainer on a whole core: all devices have the same kind of core."""
-
-    micro_batch: int  # at which it is fastest
-    samples_per_s: float
-    options: tuple[str, ...]  # that it was told
-
-
-def lone(cell: Cell, sizes: Sequence[int], *more: str) -> Lone:
-    """What a plain trainer reaches at the best of some sizes of micro-batches, told so many options more."""
-    words = ",".join(str(size) for size in sizes if cell.batch % size == 0)
-    program = ["benchmarks.peers.single", "--model", cell.model, "--batch", str(cell.batch), *LONE, *more]
-    command = [sys.executable, "-W", "ignore", "-m", *program, "--micro-batches", words]
-    done = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=TIMEOUT_S, check=True)
-    found = json.loads(done.stdout.splitlines()[-1])
-    return Lone(int(found["micro_batch"]), float(found["samples_per_s"]), more)
 
 
 def _train(

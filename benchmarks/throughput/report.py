@@ -22,6 +22,7 @@ def figures(results: Sequence[Result]) -> dict[str, Any]:
             results, lambda r: {s: [[round(x, 2) for x in m] for m in ms] for s, ms in r.rates.items()}
         ),
         "parts": _by_cell(results, lambda r: {s: r.part(s) for s in r.rates}),
+        "spread": _by_cell(results, lambda r: {s: r.spread(s) for s in r.rates}),
         "errors": _by_cell(results, lambda r: r.errors),
         "ideal": _by_cell(results, lambda r: r.ideal_rate),
         "efficiency": _by_cell(results, lambda r: r.part(OURS)),

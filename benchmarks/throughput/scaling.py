@@ -21,7 +21,8 @@ from benchmarks.picture import document
 from benchmarks.testbed import Testbed, TestbedMissing, check_machine, ended_by_signals
 from benchmarks.throughput.cells import OURS, Cell
 from benchmarks.throughput.measure import OURS_TIMEOUT_S, Yardstick, say
-from benchmarks.throughput.others import SIZES, Ideal, lone
+from benchmarks.throughput.one_core import one_core
+from benchmarks.throughput.others import Ideal
 from benchmarks.throughput.session import Ours
 
 MODEL = "mobilenet_v2"
@@ -45,7 +46,8 @@ def efficiencies(count: int, batches: Mapping[int, tuple[int, int | None]], logs
         path = Path(name) / "fleet.toml"
         path.write_text(fleet_text(count))
         cell = Cell("equal", MODEL)
-        with Testbed(path) as bed, Ideal(bed, cell, lone(cell, SIZES).micro_batch) as ideal, Ours(bed, logs) as ours:
+        size = one_core(cell).ideal_size
+        with Testbed(path) as bed, Ideal(bed, cell, size) as ideal, Ours(bed, logs) as ours:
             yardstick = Yardstick(ideal)
             for key, (batch, micro_batch) in batches.items():
                 one = Cell("equal", MODEL, batch)

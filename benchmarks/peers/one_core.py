@@ -1,0 +1,48 @@
+"""How fast a plain trainer is on a whole core, by the size of its micro-batches and the order of images in memory.
+
+    python -m benchmarks.peers.one_core --model resnet50
+
+Prints one JSON object: the order, then the size, then samples per second of forward and backward passes. All devices of
+a testbed have the same kind of core, so what is fastest here is fastest there.
+"""
+
+from __future__ import annotations
+
+import json
+
+import click
+import torch
+
+from benchmarks.peers.accumulate import Task, rates
+from benchmarks.peers.memory_order import IMAGES, arranged
+from benchmarks.workloads import BATCH, WORKLOADS, plain, samples
+
+USUAL, CHANNELS_LAST = "usual", "channels_last"
+ORDERS = {USUAL: torch.contiguous_format, CHANNELS_LAST: torch.channels_last}
+SIZES = (8, 16, 24, 40, 60, 120)
+TRIAL_S = 1.0
+
+
+def measure(model: str, batch: int) -> dict[str, dict[int, float]]:
+    """Samples per second at each size, in each order that the model's inputs can have."""
+    case = plain(model)
+    inputs, labels = samples(case, batch)
+    orders = ORDERS if inputs.dim() == IMAGES else {USUAL: torch.contiguous_format}
+    sizes = [size for size in SIZES if batch % size == 0]
+    return {
+        name: rates(Task(case.make_model(), case.loss, arranged(inputs, order), labels), sizes, TRIAL_S)
+        for name, order in orders.items()
+    }
+
+
+@click.command()
+@click.option("--model", type=click.Choice(list(WORKLOADS)), default="mobilenet_v2", show_default=True)
+@click.option("--batch", default=BATCH, show_default=True, help="Sizes that do not divide it are left out.")
+def main(model: str, batch: int) -> None:
+    """Measure a plain trainer on one core."""
+    torch.set_num_threads(1)
+    print(json.dumps(measure(model, batch)), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,62 @@
+"""What suits a plain trainer of a model: sizes of micro-batches and the order of images in memory."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from benchmarks.peers.one_core import CHANNELS_LAST, USUAL
+from benchmarks.testbed.agents import environment
+from benchmarks.throughput.cells import Cell
+
+TIMEOUT_S = 400.0
+ALIKE = 0.97  # of the fastest: what two trials of one size differ by
+
+
+@dataclass(frozen=True)
+class Told:
+    """What a trainer is told."""
+
+    micro_batch: int
+    order: str
+
+    @property
+    def options(self) -> tuple[str, ...]:
+        """As words of a command."""
+        return ("--channels-last",) if self.order == CHANNELS_LAST else ()
+
+
+@dataclass(frozen=True)
+class OneCore:
+    """Samples per second of a plain trainer on a whole core: order of images, then size of micro-batches."""
+
+    rates: Mapping[str, Mapping[int, float]]
+
+    @property
+    def ideal_size(self) -> int:
+        """The smallest that is as fast as any, in PyTorch's own order: a slow device takes long for a large one."""
+        usual = self.rates[USUAL]
+        return min(size for size, rate in usual.items() if rate >= ALIKE * max(usual.values()))
+
+    def fastest(self, sizes: Sequence[int]) -> Told:
+        """The best of these sizes and of both orders: users of DDP and pipelining get channels last for one line, so
+        they have what is faster at their sizes; the ideal is plain PyTorch."""
+        found = {Told(size, order): r for order, by_size in self.rates.items() for size, r in by_size.items()}
+        return max((told for told in found if told.micro_batch in sizes), key=lambda told: found[told])
+
+    @property
+    def channels_last_gain(self) -> float:
+        """What the other order is worth, each at its best size."""
+        return max(self.rates.get(CHANNELS_LAST, self.rates[USUAL]).values()) / max(self.rates[USUAL].values())
+
+
+def one_core(cell: Cell) -> OneCore:
+    """Measures a cell's model on one core."""
+    program = ["benchmarks.peers.one_core", "--model", cell.model, "--batch", str(cell.batch)]
+    command = [sys.executable, "-W", "ignore", "-m", *program]
+    done = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=TIMEOUT_S, check=True)
+    found = json.loads(done.stdout.splitlines()[-1])
+    return OneCore({order: {int(size): rate for size, rate in some.items()} for order, some in found.items()})

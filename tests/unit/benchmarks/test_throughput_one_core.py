@@ -1,0 +1,32 @@
+"""What trainers are told after one core was measured."""
+
+from __future__ import annotations
+
+from benchmarks.peers.one_core import CHANNELS_LAST, USUAL, measure
+from benchmarks.throughput.one_core import OneCore, Told
+
+
+def test_the_ideal_has_the_smallest_size_that_is_as_fast_as_any():
+    assert OneCore({USUAL: {8: 50.0, 24: 98.0, 120: 100.0}}).ideal_size == 24
+    assert OneCore({USUAL: {8: 50.0, 24: 90.0, 120: 100.0}}).ideal_size == 120
+
+
+def test_a_rival_has_the_faster_order_at_the_sizes_it_can_have():
+    core = OneCore({USUAL: {8: 50.0, 40: 60.0}, CHANNELS_LAST: {8: 40.0, 40: 90.0}})
+    assert core.fastest([8]) == Told(8, USUAL)
+    assert core.fastest([8, 40]) == Told(40, CHANNELS_LAST)
+    assert core.fastest([8]).options == ()
+    assert core.fastest([40]).options == ("--channels-last",)
+    assert core.channels_last_gain == 1.5
+
+
+def test_without_images_there_is_one_order():
+    assert OneCore({USUAL: {8: 50.0}}).channels_last_gain == 1.0
+
+
+def test_only_sizes_that_divide_the_batch_are_measured(monkeypatch):
+    monkeypatch.setattr("benchmarks.peers.one_core.TRIAL_S", 0.0)
+    found = measure("mobilenet_v2", 8)
+    assert set(found) == {USUAL, CHANNELS_LAST}
+    assert all(set(by_size) == {8} for by_size in found.values())
+    assert all(rate > 0 for by_size in found.values() for rate in by_size.values())
