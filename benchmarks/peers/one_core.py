@@ -20,19 +20,19 @@ from benchmarks.workloads import BATCH, WORKLOADS, plain, samples
 USUAL, CHANNELS_LAST = "usual", "channels_last"
 ORDERS = {USUAL: torch.contiguous_format, CHANNELS_LAST: torch.channels_last}
 SIZES = (8, 16, 24, 40, 60, 120)
-TRIAL_S = 1.0
+TRIAL_S, TURNS = 0.7, 2
 
 
 def measure(model: str, batch: int) -> dict[str, dict[int, float]]:
-    """Samples per second at each size, in each order that the model's inputs can have."""
+    """Samples per second at each size, in each order that the model's inputs can have: the best of two, as a machine
+    that others share is slow for a second now and then."""
     case = plain(model)
     inputs, labels = samples(case, batch)
     orders = ORDERS if inputs.dim() == IMAGES else {USUAL: torch.contiguous_format}
     sizes = [size for size in SIZES if batch % size == 0]
-    return {
-        name: rates(Task(case.make_model(), case.loss, arranged(inputs, order), labels), sizes, TRIAL_S)
-        for name, order in orders.items()
-    }
+    tasks = {name: Task(case.make_model(), case.loss, arranged(inputs, o), labels) for name, o in orders.items()}
+    turns = [{name: rates(task, sizes, TRIAL_S) for name, task in tasks.items()} for _ in range(TURNS)]
+    return {name: {size: max(turn[name][size] for turn in turns) for size in sizes} for name in tasks}
 
 
 @click.command()
