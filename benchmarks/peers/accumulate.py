@@ -60,15 +60,9 @@ def fastest(task: Task, sizes: Sequence[int], most: int, seconds: float) -> int:
     candidates = sorted({min(size, most) for size in sizes})
     if len(candidates) == 1:
         return candidates[0]
-    found = rates(task, candidates, seconds)
-    return max(found, key=lambda size: found[size])
-
-
-def rates(task: Task, sizes: Sequence[int], seconds: float) -> dict[int, float]:
-    """Samples per second at each size of micro-batches, each tried for so long; leaves no gradients behind."""
-    found = {size: _samples_per_s(task, size, seconds) for size in sizes}
+    rates = {size: _samples_per_s(task, size, seconds) for size in candidates}
     task.model.zero_grad()
-    return found
+    return max(rates, key=lambda size: rates[size])
 
 
 def _samples_per_s(task: Task, size: int, seconds: float) -> float:

@@ -2,37 +2,54 @@
 
     python -m benchmarks.peers.one_core --model resnet50
 
-Prints one JSON object: the order, then the size, then samples per second of forward and backward passes. All devices of
-a testbed have the same kind of core, so what is fastest here is fastest there.
+Prints one JSON object: the order, then the size, then samples per CPU second of forward and backward passes. All
+devices of a testbed have the same kind of core, so what is fastest here is fastest there.
 """
 
 from __future__ import annotations
 
+import itertools
 import json
+import statistics
+import time
 
 import click
 import torch
 
-from benchmarks.peers.accumulate import Task, rates
+from benchmarks.peers.accumulate import Task
 from benchmarks.peers.memory_order import IMAGES, arranged
 from benchmarks.workloads import BATCH, WORKLOADS, plain, samples
 
 USUAL, CHANNELS_LAST = "usual", "channels_last"
 ORDERS = {USUAL: torch.contiguous_format, CHANNELS_LAST: torch.channels_last}
 SIZES = (8, 16, 24, 40, 60, 120)
-TRIAL_S, TURNS = 0.7, 2
+TURNS, TURN_S = 5, 0.4
 
 
 def measure(model: str, batch: int) -> dict[str, dict[int, float]]:
-    """Samples per second at each size, in each order that the model's inputs can have: the best of two, as a machine
-    that others share is slow for a second now and then."""
+    """Samples per CPU second at each size, in each order that the model's inputs can have.
+
+    A machine that others share is slow for a second now and then: sizes take turns, and the middle one counts.
+    """
     case = plain(model)
     inputs, labels = samples(case, batch)
     orders = ORDERS if inputs.dim() == IMAGES else {USUAL: torch.contiguous_format}
     sizes = [size for size in SIZES if batch % size == 0]
     tasks = {name: Task(case.make_model(), case.loss, arranged(inputs, o), labels) for name, o in orders.items()}
-    turns = [{name: rates(task, sizes, TRIAL_S) for name, task in tasks.items()} for _ in range(TURNS)]
-    return {name: {size: max(turn[name][size] for turn in turns) for size in sizes} for name in tasks}
+    found: dict[str, dict[int, list[float]]] = {name: {size: [] for size in sizes} for name in tasks}
+    for name, size in itertools.product(tasks, sizes):
+        tasks[name].backward(slice(0, size), 1.0)  # the first of a size is slow
+    for _, name, size in itertools.product(range(TURNS), tasks, sizes):
+        found[name][size].append(_rate(tasks[name], size))
+    return {name: {size: statistics.median(some) for size, some in rates.items()} for name, rates in found.items()}
+
+
+def _rate(task: Task, size: int) -> float:
+    started, trained = time.process_time(), 0
+    while not trained or time.process_time() - started < TURN_S:
+        task.backward(slice(0, size), 1.0)
+        trained += size
+    return trained / (time.process_time() - started)
 
 
 @click.command()

@@ -14,6 +14,7 @@ ONE_F_ONE_B, GPIPE = f"{PIPELINING}-1f1b", f"{PIPELINING}-gpipe"
 PEERS = (DDP, ONE_F_ONE_B, GPIPE)
 HYBRID = ("pipedream", "dapple", "hetpipe")
 PLANNERS = ("single", "data-parallel", "gpipe", "1f1b", "eddl", "ftpipehd", *HYBRID, "asteroid")
+FEWEST_ROUNDS, MOST_ROUNDS = 3, 8  # of a peer
 MICRO_BATCHES = (8, 12, 16, 24, 30, 40, 60, 80, 120, 240)  # sizes that every planner may choose from
 
 
@@ -45,8 +46,11 @@ class Bench:
     peers: tuple[str, ...]
     repeats: int
     seconds: float  # each measurement of a plan aims at
-    peer_rounds: int
     pipelining_sizes: tuple[int, ...]  # of micro-batches to choose from, by trying them
+
+    def rounds_of_a_peer(self, ideal_s: float) -> int:
+        """How many are measured, where a round would ideally take so long: our plans get as much time."""
+        return max(FEWEST_ROUNDS, min(MOST_ROUNDS, round(self.seconds / ideal_s)))
 
 
 QUICK = Bench(
@@ -55,7 +59,6 @@ QUICK = Bench(
     peers=(DDP, ONE_F_ONE_B),
     repeats=1,
     seconds=12.0,
-    peer_rounds=3,
     pipelining_sizes=(16,),
 )
 _FLEETS = ("lab-1000", "lab-100", "nanos-1000", "nanos-100", "tenfold-1000", "tenfold-100", "rooms")
@@ -65,7 +68,6 @@ FULL = Bench(
     peers=PEERS,
     repeats=3,
     seconds=12.0,
-    peer_rounds=3,
     pipelining_sizes=(8, 16, 24, 40),
 )
 

@@ -25,7 +25,7 @@ def test_without_images_there_is_one_order():
 
 
 def test_only_sizes_that_divide_the_batch_are_measured(monkeypatch):
-    monkeypatch.setattr("benchmarks.peers.one_core.TRIAL_S", 0.0)
+    monkeypatch.setattr("benchmarks.peers.one_core.TURN_S", 0.0)
     found = measure("mobilenet_v2", 8)
     assert set(found) == {USUAL, CHANNELS_LAST}
     assert all(set(by_size) == {8} for by_size in found.values())
