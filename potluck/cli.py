@@ -270,7 +270,7 @@ def simulate(job: str, config: Path | None, **flags: Any) -> int:
 )
 @click.option("--speed", metavar="X", help="Emulation: 0.5 computes at half speed.  [default: 1]")
 @click.option("--memory", metavar="SIZE", help="Most memory to use: 512MB.  [default: no limit]")
-@click.option("--hold", metavar="TIME", help="How long to wait for a coordinator that is gone.  [default: 5min]")
+@click.option("--hold", metavar="TIME", help="How long to wait for a coordinator that is not there.  [default: 5min]")
 @click.option("--chaos", is_flag=True, default=None, help="Misbehave when a rehearsal (train --chaos) says so.")
 @_DATA
 @_PLAIN

@@ -12,7 +12,7 @@ from torch.nn.parallel import DistributedDataParallel
 from benchmarks.peers.accumulate import Task, accumulate, fastest, pieces, share
 from benchmarks.peers.memory_order import arranged
 from benchmarks.peers.program import Rounds, Run, Watchdog, finish, run_options
-from benchmarks.peers.ranks import Place, joined
+from benchmarks.peers.ranks import Place, agreed, joined
 from benchmarks.workloads import BATCHES, plain, samples, sgd
 
 TRIAL_S = 2.0
@@ -42,14 +42,13 @@ def _train(run: Run, place: Place, task: Task, rows: list[slice], rounds: Rounds
     assert isinstance(replicated, DistributedDataParallel)
     optimizer = sgd(replicated)
     loss = 0.0
-    for number in range(run.total):
+    for number in rounds.numbers(agreed):
         start = number % BATCHES * run.batch
         shifted = [slice(part.start + start, part.stop + start) for part in rows]
         optimizer.zero_grad()
         # DDP divides the sum of the gradients by the number of ranks; we want the mean over the samples.
         loss = accumulate(task, shifted, run.batch, float(place.world_size), replicated.no_sync)
         optimizer.step()
-        rounds.done()
     outcome = rounds.outcome(
         "ddp", max(part.stop - part.start for part in rows),
         loss=loss, rank=place.rank, world_size=place.world_size,

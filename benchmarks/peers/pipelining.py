@@ -22,7 +22,7 @@ from benchmarks.case import Case
 from benchmarks.peers.layers import even_span, layers
 from benchmarks.peers.memory_order import ChannelsLast
 from benchmarks.peers.program import Rounds, Run, Watchdog, finish, run_options
-from benchmarks.peers.ranks import Place, joined
+from benchmarks.peers.ranks import Place, agreed, joined
 from benchmarks.workloads import BATCHES, plain, samples, sgd
 
 TIED = "model.transformer.wte.weight"  # the only tied weight of the workloads
@@ -108,12 +108,11 @@ def main(run: Run, kind: str) -> None:
         optimizer = sgd(stage.module)
         dist.barrier()
         rounds, loss = Rounds(run, watchdog), None
-        for number in range(run.total):
+        for number in rounds.numbers(agreed):
             rows = slice(number % BATCHES * run.batch, (number % BATCHES + 1) * run.batch)
             optimizer.zero_grad()
             loss = stage.backward(schedule, inputs[rows], labels[rows])
             optimizer.step()
-            rounds.done()
         outcome = rounds.outcome(f"pipelining_{kind}", micro_batch, loss=loss, rank=place.rank,
                                  world_size=place.world_size)  # fmt: skip
         finish(run, outcome, stage.parameters)

@@ -9,7 +9,7 @@ import statistics
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn
@@ -23,6 +23,7 @@ from benchmarks.workloads import BATCH, WORKLOADS
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
 FAILED, STUCK = 1, 3
 LOOK_S = 0.02
+LEAST_ROUNDS = 2  # that are measured where time is short
 
 
 @dataclass(frozen=True)
@@ -41,6 +42,11 @@ class Run:
     ready_file: Path | None = None  # made when all is ready to start
     start_file: Path | None = None  # training starts when it is there
     channels_last: bool = False  # the channels of a point side by side in memory
+    most_s: float = 0.0  # of the measured rounds; 0: no matter
+
+    def rounds_within(self, round_s: float) -> int:
+        """How many to measure, given how long one takes."""
+        return max(LEAST_ROUNDS, min(self.rounds, round(self.most_s / round_s))) if self.most_s else self.rounds
 
     def await_start(self) -> None:
         """Says that this process is ready, and waits for the word to start."""
@@ -90,12 +96,18 @@ class Rounds:
         self._moments = [time.perf_counter()]
         self._cpu_s = time.process_time()
 
-    def done(self) -> None:
-        """One more round is done."""
-        self._watchdog.pat()
-        self._moments.append(time.perf_counter())
-        if len(self._moments) == self._run.warm_up + 1:
-            self._cpu_s = time.process_time()
+    def numbers(self, agreed: Callable[[int], int]) -> Iterator[int]:
+        """The rounds to train; after the warm-up all ranks agree how many are measured."""
+        count = self._run.total
+        for number in itertools.count():
+            if number == self._run.warm_up and number:
+                count = number + agreed(self._run.rounds_within(self._moments[-1] - self._moments[-2]))
+                self._moments[-1], self._cpu_s = time.perf_counter(), time.process_time()
+            if number == count:
+                return
+            yield number
+            self._watchdog.pat()
+            self._moments.append(time.perf_counter())
 
     def outcome(self, system: str, micro_batch: int, **more: Any) -> Outcome:
         """What was measured."""
@@ -144,12 +156,12 @@ def run_options(default_micro_batches: str) -> Callable[[Callable[..., None]], C
         def with_run(
             model: str, batch: int, rounds: int, warm_up: int, micro_batches: str, out: Path | None,
             weights: Path | None, dtype: str, timeout_s: float, ready_file: Path | None, start_file: Path | None,
-            channels_last: bool, **more: Any,
+            channels_last: bool, most_s: float, **more: Any,
         ) -> None:  # fmt: skip
             sizes = tuple(int(word) for word in micro_batches.split(","))
             run = Run(
                 model, batch, rounds, warm_up, sizes, out, weights, DTYPES[dtype], timeout_s, ready_file, start_file,
-                channels_last,
+                channels_last, most_s,
             )  # fmt: skip
             torch.set_num_threads(1)
             try:
@@ -172,6 +184,7 @@ def _options(micro_batches: str) -> list[Callable[[Any], Any]]:
         click.option("--model", type=click.Choice(list(WORKLOADS)), default="mobilenet_v2", show_default=True),
         click.option("--batch", default=BATCH, show_default=True, help="Samples of a round, of all ranks together."),
         click.option("--rounds", default=5, show_default=True, help="Rounds to measure."),
+        click.option("--most-s", default=0.0, help="Measure fewer rounds, but two, where they take longer."),
         click.option("--warm-up", default=2, show_default=True, help="Rounds before them."),
         click.option("--micro-batches", default=micro_batches, show_default=True, help="Sizes; the fastest is used."),
         click.option("--out", type=path, help="File for the outcome, one JSON object; stdout if not given."),

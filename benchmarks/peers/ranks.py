@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import timedelta
 
+import torch
 import torch.distributed as dist
 
 from potluck.errors import InputError
@@ -32,3 +33,10 @@ def joined(timeout_s: float) -> Iterator[Place]:
     # On failure the process ends anyway, and leaving a broken group can block.
     dist.barrier()
     dist.destroy_process_group()
+
+
+def agreed(count: int) -> int:
+    """What the first rank says."""
+    said = torch.tensor([count])
+    dist.broadcast(said, 0)
+    return int(said)

@@ -98,6 +98,8 @@ class Testbed:
             for device, cores in self._cores.items():
                 self._cgroups.set_cores(self._folder(device), cores)
                 self._cgroups.set_memory(self._folder(device), self._memory.get(device))
+            for device in self.devices:  # the coordinator stands for another machine: it takes nothing from them
+                self._cgroups.prefer(self._folder(device))
             self._network.build()
         except BaseException as error:
             self._remove()

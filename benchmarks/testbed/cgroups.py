@@ -18,6 +18,7 @@ ROOT = Path("/sys/fs/cgroup")
 PERIOD_US = 10_000  # shorter costs overhead, the usual 100 ms makes steps jump
 LEAST_QUOTA_US = 1_000  # the kernel's
 LONGEST_PERIOD_US = 1_000_000  # likewise
+PREFERENCE = 20  # times the usual weight
 _SETTLE_S = 20.0
 
 
@@ -41,6 +42,10 @@ class Cgroups(Protocol):
     def make(self, bed: str, devices: Iterable[str]) -> None: ...
     def doors(self, folder: str) -> list[Path]:
         """The files that a process writes 0 to, to be inside."""
+        ...
+
+    def prefer(self, folder: str) -> None:
+        """Gives it the cores before others that have no such right, whenever it wants them."""
         ...
 
     def set_cores(self, folder: str, cores: float | None) -> None: ...
@@ -82,6 +87,9 @@ class CgroupsV1:
 
     def doors(self, folder: str) -> list[Path]:
         return [self._root / controller / folder / "cgroup.procs" for controller in self._CONTROLLERS]
+
+    def prefer(self, folder: str) -> None:
+        self._file("cpu", folder, "cpu.shares").write_text(str(PREFERENCE * 1024))
 
     def set_cores(self, folder: str, cores: float | None) -> None:
         quota, period = (-1, PERIOD_US) if cores is None else quota_us(cores)
@@ -161,6 +169,9 @@ class CgroupsV2:
 
     def doors(self, folder: str) -> list[Path]:
         return [self._root / folder / "cgroup.procs"]
+
+    def prefer(self, folder: str) -> None:
+        (self._root / folder / "cpu.weight").write_text(str(PREFERENCE * 100))
 
     def set_cores(self, folder: str, cores: float | None) -> None:
         quota, period = ("max", PERIOD_US) if cores is None else quota_us(cores)

@@ -14,7 +14,6 @@ ONE_F_ONE_B, GPIPE = f"{PIPELINING}-1f1b", f"{PIPELINING}-gpipe"
 PEERS = (DDP, ONE_F_ONE_B, GPIPE)
 HYBRID = ("pipedream", "dapple", "hetpipe")
 PLANNERS = ("single", "data-parallel", "gpipe", "1f1b", "eddl", "ftpipehd", *HYBRID, "asteroid")
-FEWEST_ROUNDS, MOST_ROUNDS = 3, 8  # of a peer
 MICRO_BATCHES = (8, 12, 16, 24, 30, 40, 60, 80, 120, 240)  # sizes that every planner may choose from
 
 
@@ -47,10 +46,6 @@ class Bench:
     repeats: int
     seconds: float  # each measurement of a plan aims at
     pipelining_sizes: tuple[int, ...]  # of micro-batches to choose from, by trying them
-
-    def rounds_of_a_peer(self, ideal_s: float) -> int:
-        """How many are measured, where a round would ideally take so long: our plans get as much time."""
-        return max(FEWEST_ROUNDS, min(MOST_ROUNDS, round(self.seconds / ideal_s)))
 
 
 QUICK = Bench(

@@ -47,13 +47,13 @@ class Yardstick:
 
     def look(self) -> None:
         """Measures the ideal now: what it was may be minutes old."""
-        self.last = self._ideal.burst()  # samples per second
+        self._last = self._ideal.burst()
 
     def beside(self, measure: Callable[[], float | None]) -> Rate | None:
         """Measures something, and the ideal beside it."""
-        before, found = self.last, measure()
-        self.last = self._ideal.burst()
-        return None if found is None else Rate(found, (before + self.last) / 2)
+        before, found = self._last, measure()
+        self._last = self._ideal.burst()
+        return None if found is None else Rate(found, (before + self._last) / 2)
 
 
 @dataclass
@@ -160,8 +160,7 @@ def _measure_peer(
     errors: list[str | None] = []
 
     def measure() -> float | None:
-        rounds = bench.rounds_of_a_peer(result.cell.batch / yardstick.last)
-        measured = peer(bed, result.cell, system, sizes, rounds, *options)
+        measured = peer(bed, result.cell, system, sizes, bench.seconds, *options)
         errors.append(measured.error)
         return measured.samples_per_s
 

@@ -22,6 +22,7 @@ from benchmarks.throughput.cells import DDP, PIPELINING, Cell
 
 PORT = 29500
 LOOK_S = 0.1
+ROUNDS = 8  # at most, of a peer
 TIMEOUT_S = 400.0  # longest wait for anything
 IDEAL_S = 6.0  # of each burst
 
@@ -34,13 +35,13 @@ class Measured:
     error: str | None = None
 
 
-def peer(bed: Testbed, cell: Cell, system: str, micro_batches: Sequence[int], rounds: int, *more: str) -> Measured:
-    """Trains the cell with a peer system on all devices, told so many options more."""
+def peer(bed: Testbed, cell: Cell, system: str, micro_batches: Sequence[int], most_s: float, *more: str) -> Measured:
+    """Trains the cell with a peer system on all devices for about so long, told so many options more."""
     if system == DDP:
         program = ["benchmarks.peers.ddp"]
     else:
         program = ["benchmarks.peers.pipelining", "--schedule", system.removeprefix(f"{PIPELINING}-")]
-    program += ["--rounds", str(rounds), "--warm-up", "1", *more]
+    program += ["--rounds", str(ROUNDS), "--most-s", str(most_s), "--warm-up", "1", *more]
     place = {
         "WORLD_SIZE": str(len(bed.devices)), "MASTER_ADDR": bed.address(bed.devices[0]), "MASTER_PORT": str(PORT)
     }  # fmt: skip

@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import sys
 import tempfile
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -162,7 +163,7 @@ def outline(plan: Plan) -> str:
 
 def say(text: str) -> None:
     """Progress, apart from the answers."""
-    print(text, file=sys.stderr, flush=True)
+    print(f"{time.strftime('%H:%M:%S')} {text}", file=sys.stderr, flush=True)
 
 
 def serve(live: LiveFleet, lines: Iterable[str], store: Store) -> Iterator[dict[str, Any]]:

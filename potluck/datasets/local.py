@@ -105,28 +105,43 @@ def held_out_name(name: str) -> str:
     return name + _HELD_OUT
 
 
-def read_local(text: str) -> LocalData:
-    """The data set of a NAME=PATH."""
+def for_device(text: str, device: str) -> str:
+    """The NAME=PATH of one of several devices on this machine: {device} in it stands for its name."""
+    return text.replace("{device}", device)
+
+
+def check_named(text: str) -> tuple[str, Path, str]:
+    """Name, path and what it may be instead of a path, of a NAME=PATH; an InputError if there is nothing to read."""
     name, equals, place = text.partition("=")
     if not equals or not name.removesuffix(_HELD_OUT).isidentifier() or not place:
         raise InputError(f"--data {text!r}: give NAME=PATH, like digits=shard1.npz, or NAME:eval=PATH to judge by")
     path = Path(place).expanduser()
-    if _FUNCTION.fullmatch(place) and not path.exists():
-        return _checked(LocalData(name, path, from_function(name, place)))
     if path.is_dir():
-        arrays, classes = images(name, path)
-        return _checked(LocalData(name, path, arrays, classes=classes))
+        return name, path, ""
+    if _FUNCTION.fullmatch(place) and not path.exists():
+        return name, path, place
     if path.suffix not in _ARRAYS + _STREAMS:
         known = ", ".join(_ARRAYS + _STREAMS)
         raise InputError(
             f"--data {name}: {path} is neither one of {known} nor a folder of images nor MODULE:FUNCTION; convert it"
         )
+    if not path.exists():
+        raise InputError(f"--data {name}: {path} does not exist; give a file of this device")
+    return name, path, ""
+
+
+def read_local(text: str) -> LocalData:
+    """The data set of a NAME=PATH."""
+    name, path, function = check_named(text)
+    if function:
+        return _checked(LocalData(name, path, from_function(name, function)))
+    if path.is_dir():
+        arrays, classes = images(name, path)
+        return _checked(LocalData(name, path, arrays, classes=classes))
     try:
         if path.suffix in _STREAMS:
             return _stream(name, path)
         arrays = _archive(path) if path.suffix == ".npz" else load_file(path)
-    except FileNotFoundError:
-        raise InputError(f"--data {name}: {path} does not exist; give a file of this device") from None
     except (OSError, EOFError, ValueError, zipfile.BadZipFile, zlib.error, SafetensorError) as error:
         what = " ".join(str(error).split())[:200]
         raise InputError(f"--data {name}: {path} cannot be read: {what}; write it again") from error

@@ -53,6 +53,7 @@ class RunView:
     lanes: dict[str, Lane] = field(default_factory=dict)
     evaluation: EvaluationRecord | None = None
     plan_reason: str = ""  # why this plan, if nobody gave it
+    policy: str = ""  # that decides how often devices push to a parameter server, where there is one
     best_metric: str = ""  # what decides which evaluation is the best, if known
     checkpoint: str = ""
     copy: str = ""
@@ -91,16 +92,18 @@ class RunView:
                 self.losses.append(record.loss)
                 self._recent.append((now_s, record.samples))
             case SyncAdopted():
+                self.policy = record.policy
                 self.plan_reason = f"{record.policy}: {record.reason}"
                 self.lanes = {device: Lane(f"{count} samples of its own") for device, count in record.samples.items()}
             case PushRecord():
                 self._push(record, now_s)
             case PaceRecord():
-                self.plan_reason = record.reason
+                self.plan_reason = f"{self.policy}: {record.reason}"
             case EvaluationRecord():
                 self.evaluation = record
             case IncidentRecord():
                 self.messages.append(f"round {record.round}: {record.what}; {record.action}")
+                self._see_coming_and_going(record)
             case CheckpointRecord():
                 self.checkpoint = f"after round {record.round}, {size_text(record.bytes)}"
             case CopyRecord():
@@ -122,6 +125,15 @@ class RunView:
         lane.where = f"{lane.judged}push {record.version} · {record.steps} steps · {record.reason}"
         if record.skipped:
             self.messages.append(f"round {record.round}: {record.skipped}; it was left out")
+
+    def _see_coming_and_going(self, record: IncidentRecord) -> None:
+        """Around a parameter server devices come and go as they are; elsewhere the next plan says who is there."""
+        if not self.policy or record.device is None:
+            return
+        if record.kind == "joined":
+            self.lanes[record.device] = Lane(f"{record.samples} samples of its own")
+        elif record.kind in ("left", "lost") and record.device in self.lanes:
+            self.lanes[record.device] = Lane(f"gone since round {record.round}")
 
     def see_lanes(self, busy: dict[str, float]) -> None:
         """Takes in which part of the last round each device computed."""

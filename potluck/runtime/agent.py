@@ -135,15 +135,18 @@ class Agent:
             chaos=self._chaos, incarnation=self._own.incarnation,
         )  # fmt: skip
 
-    def leave(self) -> None:
-        """Asks to be let go; others take over first. From any thread, or a signal.
+    def leave(self) -> str:
+        """Asks to be let go; says what happens before. From any thread, or a signal.
 
         Where there is no coordinator to ask, what is held is written down.
         """
         if self._state.sought:
             self.tell(HeldLongEnough())
-        elif not self._own.leave(lambda: self._client.send(Leaving())):
-            self._client.send(Leaving())
+            return "what it holds is written down first"
+        if self._own.leave(lambda: self._client.send(Leaving())):
+            return "what it has trained is pushed first"
+        self._client.send(Leaving())
+        return "the others take over first"
 
     def close(self) -> None:
         """Ends everything that runs in the background."""
@@ -194,7 +197,8 @@ class Agent:
     def _sought(self) -> bool:
         """Looks for the coordinator; whether it is back."""
         address = self._client.address
-        self._say(f"holding round {self._newest()} for {duration_text(self._hold_s)}, looking for {address}")
+        what = "its weights" if self._own.incarnation else f"round {self._newest()}"
+        self._say(f"holding {what} for {duration_text(self._hold_s)}, looking for {address}")
         client = found_again(address, self._hello(), self._hold_s, lambda: self._closed or self._state.phase == "over")
         if client is None:
             self.tell(HeldLongEnough())

@@ -15,6 +15,7 @@ from potluck.runtime.devices import settle
 from potluck.runtime.holding import Client
 from potluck.runtime.warm_up import warm_up
 from potluck.types import DeviceSpec
+from potluck.units import duration_text
 from potluck.wire.control import ControlClient
 from potluck.wire.messages import FromCoordinator
 
@@ -27,7 +28,8 @@ def run_agent(
 ) -> int:  # fmt: skip
     """Serves one run as a device and says how it goes; returns the exit code.
 
-    When the coordinator is gone, what the device holds is kept for `hold_s` seconds in case it comes back. With `chaos`
+    The coordinator may start up to `hold_s` seconds later, and when it is gone, what the device holds is kept as long
+    in case it comes back. With `chaos`
     it misbehaves when it is told to. Tests give a `failpoint`: it is told every order's name before it is obeyed.
     `data` are the data sets of its owner, which never leave it.
     """
@@ -35,7 +37,11 @@ def run_agent(
     device = settle(spec)
     warm_up(device)
     gc.freeze()  # what is loaded stays: no collection has to look at it again
-    client: Client = ControlClient(address, FromCoordinator, timeout_s=_JOIN_TIMEOUT_S)
+    wait_s = max(_JOIN_TIMEOUT_S, hold_s)
+    client: Client = ControlClient(
+        address, FromCoordinator, timeout_s=wait_s,
+        nobody_yet=lambda: say(f"nobody listens at {address} yet; trying for {duration_text(wait_s)}"),
+    )  # fmt: skip
     agent = Agent(client, spec, device, bind, say, hold_s, chaos, failpoint, data)
     try:
         with _leaves_when_asked(agent, say):
@@ -55,8 +61,7 @@ def _leaves_when_asked(agent: Agent, say: Callable[[str], None]) -> Iterator[Non
     def asked(number: int, frame: object) -> None:
         for known, handler in before.items():
             signal.signal(known, handler)
-        say("leaving: the others take over first; once more leaves at once")
-        agent.leave()
+        say(f"leaving: {agent.leave()}; once more leaves at once")
 
     for number in before:
         signal.signal(number, asked)

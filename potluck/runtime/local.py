@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import IO
 
+from potluck.datasets.local import for_device
 from potluck.types import DeviceSpec
 from potluck.wire.messages import PROOF_VARIABLE
 
@@ -42,7 +43,7 @@ class LocalAgents:
                     str(spec.threads),
                 ]
                 for named in data:
-                    command += ["--data", named.replace("{device}", spec.name)]
+                    command += ["--data", for_device(named, spec.name)]
                 environment["OMP_NUM_THREADS"] = environment["MKL_NUM_THREADS"] = str(spec.threads)
                 environment[PROOF_VARIABLE] = self.proofs[spec.name]
                 self.processes[spec.name] = subprocess.Popen(

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from potluck.wire.messages import Misbehave
 
 
-def misbehave(order: Misbehave, slow: Callable[[float], None], leave: Callable[[], None]) -> None:
+def misbehave(order: Misbehave, slow: Callable[[float], None], leave: Callable[[], object]) -> None:
     """Ends, freezes, slows down or leaves. `slow` is told how many times as slow to be."""
     match order.do:
         case "kill":

@@ -55,7 +55,19 @@ def check(settings: TrainSettings, *, resume: bool) -> Checked:
     if fleet is not None and not settings.devices:  # better now than when they are measured
         names = [device.name for device in fleet.devices]
         check_devices(chaos, names, names)
+    _check_data(settings.data, fleet)
     return Checked(fleet, listen, plan, run_dir, chaos)
+
+
+def _check_data(named: Sequence[str], fleet: Fleet | None) -> None:
+    """Whether there is something to read: devices would find out only after they have started."""
+    if not named or fleet is None:
+        return
+    from potluck.datasets.local import check_named, for_device  # only where it is needed, as it loads numpy
+
+    for device in fleet.devices:
+        for text in named:
+            check_named(for_device(text, device.name))
 
 
 def train(job_file: str, settings: TrainSettings, *, resume: bool) -> int:

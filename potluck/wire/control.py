@@ -10,6 +10,7 @@ import itertools
 import logging
 import queue
 import time
+from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
 import aiohttp
@@ -38,6 +39,7 @@ Out = TypeVar("Out")
 
 CONTROL_PATH = "/control"
 RETRY_S = 0.1
+KNOCK_S = 20.0  # for one try
 SERVER_PEER_ID = 0  # of the only peer that a client has
 
 # aiohttp would show a traceback for every scanner that speaks something else than HTTP.
@@ -196,7 +198,9 @@ class ControlClient(Generic[In, Out]):
         timeout_s: float = 5.0,
         silence_s: float = PATIENT_S,
         max_message_bytes: int = MAX_MESSAGE_BYTES,
+        nobody_yet: Callable[[], None] = lambda: None,
     ) -> None:
+        """`nobody_yet` is called, in another thread, if nobody answers at once: it is tried on for `timeout_s`."""
         host, _, port = address.rpartition(":")
         if not host or not port.isdecimal():
             raise InputError(f"coordinator address {address!r}: give HOST:PORT")
@@ -205,6 +209,7 @@ class ControlClient(Generic[In, Out]):
         self._decoder: msgspec.json.Decoder[In] = msgspec.json.Decoder(decode_type)
         self._silence_s = silence_s
         self._max_message_bytes = max_message_bytes
+        self._nobody_yet = nobody_yet
         self._conversation: Conversation[In] | None = None
         self._thread = LoopThread("control client")
         try:
@@ -252,18 +257,21 @@ class ControlClient(Generic[In, Out]):
 
     async def _open(self, session: aiohttp.ClientSession, timeout_s: float) -> aiohttp.ClientWebSocketResponse:
         """The WebSocket; a coordinator that is not there yet is tried again until the deadline."""
-        deadline = time.monotonic() + timeout_s
+        deadline, said = time.monotonic() + timeout_s, False
         while True:
             left_s = max(deadline - time.monotonic(), RETRY_S)
             try:
                 # Awaited inside the deadline: connecting to a host that drops packets takes minutes to fail.
-                return await asyncio.wait_for(self._knock(session), left_s)
+                return await asyncio.wait_for(self._knock(session), min(left_s, KNOCK_S))
             except (aiohttp.ClientConnectionError, TimeoutError) as error:
                 if left_s <= RETRY_S:
                     raise DeviceError(
                         f"no coordinator at {self.address} after {timeout_s:.1f} s ({error or 'no answer'}); "
                         "start it, or check host, port and firewall"
                     ) from error
+                if not said:
+                    self._nobody_yet()
+                said = True
                 await asyncio.sleep(RETRY_S)
             except aiohttp.ClientError as error:
                 raise DeviceError(f"{self.address} is no potluck coordinator ({error}); check the port") from error
@@ -284,8 +292,10 @@ class ControlClient(Generic[In, Out]):
     async def _stop(self) -> None:
         if self._conversation is not None:
             self._conversation.end("this side is closing")
-        await self._talk
-        await self._session.close()
+        try:
+            await self._talk
+        finally:
+            await self._session.close()
 
     async def _get(self, digest: str, timeout_s: float) -> bytes | None:
         """The body, or None when the coordinator does not have it."""

@@ -162,9 +162,11 @@ def test_a_refused_connection_is_a_clear_error_at_the_deadline() -> None:
         unused.bind(("127.0.0.1", 0))  # not listening
         address = f"127.0.0.1:{unused.getsockname()[1]}"
         started = time.monotonic()
+        said: list[str] = []
         with pytest.raises(DeviceError, match=f"no coordinator at {address} after 0.5 s.*start it"):
-            ControlClient(address, Message, timeout_s=0.5)
+            ControlClient(address, Message, timeout_s=0.5, nobody_yet=lambda: said.append("nobody"))
         assert time.monotonic() - started < 3.0
+        assert said == ["nobody"]  # once, however often it was tried
 
 
 def test_a_listener_that_never_answers_is_a_clear_error_at_the_deadline() -> None:

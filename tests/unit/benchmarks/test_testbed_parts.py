@@ -102,10 +102,12 @@ class TestPureParts:
         groups.make("bed", ["d0"])
         groups.set_cores("bed/d0", 0.08)
         groups.set_memory("bed/d0", 4096)
+        groups.prefer("bed/d0")
         inside = tmp_path / "bed" / "d0"
         assert (tmp_path / "bed" / "cgroup.subtree_control").read_text() == "+cpu +memory"
         assert (inside / "cpu.max").read_text() == "1000 12500"
         assert (inside / "memory.max").read_text() == "4096"
+        assert (inside / "cpu.weight").read_text() == "2000"
         groups.set_cores("bed/d0", None)
         assert (inside / "cpu.max").read_text() == "max 10000"
         (inside / "cpu.stat").write_text("usage_usec 1500000\nuser_usec 1\nnr_throttled 3\nthrottled_usec 250000\n")

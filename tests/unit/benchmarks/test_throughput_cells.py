@@ -36,8 +36,3 @@ def test_a_cell_that_there_is_not_is_refused_before_anything_is_measured(word: s
     result = CliRunner().invoke(main, ["--only", word])
     assert result.exit_code == 2
     assert said in result.output
-
-
-def test_a_peer_of_quick_rounds_is_measured_over_more_of_them():
-    assert QUICK.seconds == 12.0
-    assert [QUICK.rounds_of_a_peer(ideal_s) for ideal_s in (0.1, 2.0, 60.0)] == [8, 6, 3]

@@ -1,0 +1,29 @@
+"""How many rounds of a peer are measured."""
+
+from __future__ import annotations
+
+import torch
+
+from benchmarks.peers.program import Rounds, Run, Watchdog
+
+
+def _run(**more: float) -> Run:
+    return Run("mobilenet_v2", 24, 8, 1, (8,), None, None, torch.float32, 60.0, **more)  # type: ignore[arg-type]
+
+
+def test_where_rounds_take_long_fewer_are_measured_but_two():
+    assert _run().rounds_within(1000.0) == 8
+    assert [_run(most_s=12.0).rounds_within(s) for s in (0.1, 3.0, 60.0)] == [8, 4, 2]
+
+
+def test_all_ranks_train_as_many_as_the_first_says():
+    asked: list[int] = []
+
+    def says_three(count: int) -> int:
+        asked.append(count)
+        return 3
+
+    rounds = Rounds(_run(most_s=1e9), Watchdog(60.0))
+    assert list(rounds.numbers(says_three)) == [0, 1, 2, 3]
+    assert asked == [8]
+    assert len(rounds.outcome("ddp", 8).round_s) == 3
