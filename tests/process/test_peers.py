@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import random
 import socket
 import subprocess
 import sys
@@ -38,13 +40,20 @@ ONE_LOOP = [
 ]
 
 
+def _free_port() -> int:
+    """One that nobody is given by chance before the first rank listens there: below those the system hands out."""
+    while True:
+        port = random.randrange(20_000, 30_000)
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
+
+
 class Ranks:
     """Processes of one peer, ended by the test whatever happens."""
 
     def __init__(self, folder: Path, world_size: int, started: int, program: str, *options: str) -> None:
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = probe.getsockname()[1]
+        port = _free_port()
         self._folder = folder
         self.processes = []
         for rank in range(started):
