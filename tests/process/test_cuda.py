@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
+
 import pytest
 import torch
+from safetensors.torch import load_file
+from torch import nn
 
 from benchmarks.zoo import core_cases
 from benchmarks.zoo_jobs import case_job, cut, grouped
+from potluck import SGD, Job
+from potluck.paramserver.policies import choose
 from potluck.runtime.live_fleet import LiveFleet
 from potluck.runtime.options import Options
 from potluck.runtime.prepare import prepare_job
+from potluck.runtime.train import train
 from potluck.runtime.verify import TOLERANCE, compare
 from potluck.types import DeviceSpec, Fleet
 
@@ -53,3 +61,21 @@ def test_float32_stays_close() -> None:
     print("cuda float32", {k: f"{v:.1e}" for k, v in found.items()})
     assert max(v for k, v in found.items() if k != "residual_cnn") <= 1e-3
     assert found["residual_cnn"] <= 1.0
+
+
+def test_a_gpu_and_a_cpu_train_around_a_parameter_server(tmp_path: Path) -> None:
+    fleet = Fleet(devices=(DeviceSpec(name="gpu", kind="cuda"), DeviceSpec(name="cpu")))
+    random = torch.Generator().manual_seed(0)
+    inputs = torch.randn(256, 8, generator=random)
+    job = Job(
+        model=lambda: nn.Sequential(nn.Linear(8, 16), nn.BatchNorm1d(16), nn.Linear(16, 2)),
+        loss=nn.functional.cross_entropy, optimizer=SGD(lr=0.1, momentum=0.9),
+        data=(inputs, (inputs.sum(1) > 0).long()), batch_size=16, epochs=40,
+    )  # fmt: skip
+    result = train(job, fleet, replace(OPTIONS, run_dir=tmp_path / "run", sync=choose("ours")))
+    assert (result.reason, result.samples_lost, result.samples_doubled) == ("finished", 0, 0)
+    weights = load_file(result.model_path)
+    model = nn.Sequential(nn.Linear(8, 16), nn.BatchNorm1d(16), nn.Linear(16, 2))
+    model.load_state_dict(weights)
+    right = (model.eval()(inputs).argmax(1) == (inputs.sum(1) > 0)).float().mean()
+    assert right > 0.9
