@@ -6,6 +6,7 @@ import contextlib
 import json
 import subprocess
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -17,6 +18,8 @@ from benchmarks.throughput.others import unhurried
 from potluck.types import COORDINATOR
 
 PORT = 7118
+LISTENING = b"gRPC server running"  # is what its server says then
+LOOK_S = 0.05
 LATE_S = 60.0  # of a round that began in time
 
 
@@ -39,6 +42,7 @@ def flower_course(
         )  # fmt: skip
         try:
             with unhurried(bed), _killed_after(server, START_S):
+                _await_listening(server, folder / "flower.log")
                 for device in bed.devices:
                     data = ["--data", f"{shards / device}.npz"]
                     bed.start(device, [*command, *shared, *data], env=env, stdout=log, stderr=log)
@@ -68,6 +72,12 @@ def _killed_after(server: subprocess.Popen[bytes], seconds: float) -> Iterator[N
         yield
     finally:
         stuck.cancel()
+
+
+def _await_listening(server: subprocess.Popen[bytes], log: Path) -> None:
+    """Flower's clients give up where nobody listens yet."""
+    while server.poll() is None and LISTENING not in log.read_bytes():
+        time.sleep(LOOK_S)
 
 
 def await_ready(server: subprocess.Popen[bytes]) -> bool:

@@ -91,6 +91,11 @@ def enough_s(policy: str, mine: Times, most_s: float) -> float:
     return most_s if middle is None else min(most_s, ENOUGH.get(policy, _ENOUGH) * middle)
 
 
+def began_to_learn(courses: Sequence[Course]) -> bool:
+    """Whether there is something to compare with: who could not begin at all is not slow, but missing."""
+    return all(course.curve for course in courses)
+
+
 class Race:
     """A testbed with the shards of every worker, and what one process reaches."""
 
@@ -173,7 +178,8 @@ def race(asked: Asked) -> dict[str, Any]:
     local_s = min((had[name] for name in LOCAL if name in had), default=0.0)
     mine_s = min((had[name] for name in NOBODY_WAITS if name in had), default=0.0)
     others = {"local": (best(seconds, LOCAL), local_s)}
-    others |= {name: (seconds.get(name, []), had.get(name, 0.0)) for name in ("bsp", "ssp", *PEERS)}
+    raced = {policy: seconds[policy] for policy in seconds if began_to_learn(runs[policy])}
+    others |= {name: (raced.get(name, []), had.get(name, 0.0)) for name in ("bsp", "ssp", *PEERS)}
     ours = {policy: courses for policy, courses in runs.items() if policy not in PEERS}
     trained = {p: statistics.median(c.samples_per_s for c in courses) for p, courses in ours.items()}
     parts = rates_over_lone(trained, it.lone.samples_per_s)
@@ -187,7 +193,7 @@ def race(asked: Asked) -> dict[str, Any]:
         "samples_per_s": trained, "lone_samples_per_s": it.lone.rates, "lone_busy": it.lone.busy,
         "rate_over_lone": min(parts.values(), default=0.0), "rates_over_lone": parts,
         **{f"best_over_{name}": over(slow, mine, had_s, mine_s) for name, (slow, had_s) in others.items()},
-        "over": overs(seconds, had),
+        "over": overs(raced, had),
         "pushes": {p: [c.pushes for c in courses] for p, courses in runs.items()},
         "pushes_lost": sum(c.lost for courses in runs.values() for c in courses),
         "pushes_doubled": sum(c.doubled for courses in runs.values() for c in courses),

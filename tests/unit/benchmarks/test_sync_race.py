@@ -12,8 +12,8 @@ import torch
 
 from benchmarks.sync import text
 from benchmarks.sync.chart import chart
-from benchmarks.sync.race import POLICIES, best, enough_s, over, overs, rates_over_lone
-from benchmarks.sync.runs import EVERY, Setting
+from benchmarks.sync.race import POLICIES, began_to_learn, best, enough_s, over, overs, rates_over_lone
+from benchmarks.sync.runs import EVERY, Course, Setting
 from benchmarks.sync.workload import WORKLOADS, shards
 
 
@@ -34,6 +34,12 @@ def test_everybody_is_compared_with_each_policy_in_which_nobody_waits():
     found = overs(seconds, {"bsp": 50.0, "ours": 40.0, "flower": 40.0, "adsp": 60.0})
     assert found == {"ours": {"bsp": 5.0, "flower": 3.0}, "adsp": {"bsp": None, "flower": 0.5}}
     assert overs({"bsp": [1.0]}, {"bsp": 1.0}) == {}
+
+
+def test_who_could_not_begin_is_not_slow_but_missing():
+    slow, absent = Course(curve=[(1.0, 2.3)]), Course(problem="not all clients were ready in 120 s")
+    assert began_to_learn([slow, slow])
+    assert not began_to_learn([slow, absent])
 
 
 def test_those_who_do_not_wait_are_held_against_lone_workers():
