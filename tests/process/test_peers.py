@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import random
+import secrets
 import socket
 import subprocess
 import sys
@@ -43,7 +43,7 @@ ONE_LOOP = [
 def _free_port() -> int:
     """One that nobody is given by chance before the first rank listens there: below those the system hands out."""
     while True:
-        port = random.randrange(20_000, 30_000)
+        port = 20_000 + secrets.randbelow(10_000)
         with socket.socket() as probe, contextlib.suppress(OSError):
             probe.bind(("127.0.0.1", port))
             return port
