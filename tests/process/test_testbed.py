@@ -26,6 +26,7 @@ from tests.process.testbed_programs import (
     on_a_testbed,
     settles,
     transfer,
+    wait_until,
 )
 
 pytestmark = on_a_testbed
@@ -86,13 +87,15 @@ class TestLimits:
             bed.kill("a0")
             bed.kill("a1")
             crossing = [transfer(bed, "a0", "b0"), transfer(bed, "a1", "b1")]
-            for program in crossing:
-                program.wait_for(2)
-            before, since = bed.bytes_received("b0") + bed.bytes_received("b1"), time.monotonic()
-            for program in crossing:
-                program.wait_for(6)
-            after = bed.bytes_received("b0") + bed.bytes_received("b1")
-            assert (after - before) / (time.monotonic() - since) == near(100 * MBIT)
+
+            def together() -> float:
+                before, since = bed.bytes_received("b0") + bed.bytes_received("b1"), time.monotonic()
+                for program in crossing:
+                    program.wait_for(len(program.lines()) + 4)
+                return (bed.bytes_received("b0") + bed.bytes_received("b1") - before) / (time.monotonic() - since)
+
+            # A machine that is busy with something else for a moment sends less.
+            wait_until(lambda: together() == near(100 * MBIT), "100 Mbit/s over the line between rooms")
 
     def test_a_device_is_out_of_memory_beyond_its_limit_and_not_below(self):
         limit = 100 * 2**20
