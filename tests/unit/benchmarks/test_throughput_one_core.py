@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from benchmarks.peers.one_core import CHANNELS_LAST, USUAL, measure
 from benchmarks.throughput.one_core import OneCore, Told
 
@@ -24,6 +26,7 @@ def test_without_images_there_is_one_order():
     assert OneCore({USUAL: {8: 50.0}}).channels_last_gain == 1.0
 
 
+@pytest.mark.full
 def test_only_sizes_that_divide_the_batch_are_measured(monkeypatch):
     monkeypatch.setattr("benchmarks.peers.one_core.TURN_S", 0.0)
     found = measure("mobilenet_v2", 8)
