@@ -248,7 +248,7 @@ class ControlClient(Generic[In, Out]):
         session = aiohttp.ClientSession()
         try:
             socket = await self._open(session, timeout_s)
-        except DeviceError:
+        except BaseException:  # also when whoever waits for it gives up
             await session.close()
             raise
         conversation = Conversation(socket, self._decoder, self._deliver, self._silence_s)
