@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
-import secrets
-import socket
 import subprocess
 import sys
 import time
@@ -20,6 +17,7 @@ import torch
 from safetensors.torch import load_file
 
 from benchmarks.workloads import plain, samples, sgd
+from tests.process.agents import free_port
 
 pytestmark = pytest.mark.hf
 
@@ -40,20 +38,11 @@ ONE_LOOP = [
 ]
 
 
-def _free_port() -> int:
-    """One that nobody is given by chance before the first rank listens there: below those the system hands out."""
-    while True:
-        port = 20_000 + secrets.randbelow(10_000)
-        with socket.socket() as probe, contextlib.suppress(OSError):
-            probe.bind(("127.0.0.1", port))
-            return port
-
-
 class Ranks:
     """Processes of one peer, ended by the test whatever happens."""
 
     def __init__(self, folder: Path, world_size: int, started: int, program: str, *options: str) -> None:
-        port = _free_port()
+        port = free_port()
         self._folder = folder
         self.processes = []
         for rank in range(started):
