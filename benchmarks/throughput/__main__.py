@@ -72,7 +72,7 @@ def _cells(bench: Bench, word: str) -> tuple[Cell, ...]:
 
 
 @click.command()
-@click.option("--quick", is_flag=True, help="Two fleets, two models, four rivals, once each: 30 minutes.")
+@click.option("--quick", is_flag=True, help="Two fleets, two models, four rivals, once each: 40 minutes.")
 @click.option("--only", multiple=True, help="Only these cells: FLEET or FLEET:MODEL; may be repeated.")
 @click.option(
     "--beside",
