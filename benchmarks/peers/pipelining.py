@@ -26,6 +26,7 @@ from benchmarks.peers.ranks import Place, agreed, joined
 from benchmarks.workloads import BATCHES, plain, samples, sgd
 
 TIED = "model.transformer.wte.weight"  # the only tied weight of the workloads
+TRIALS_S = 60.0  # in all; a size is not tried any more after that
 SCHEDULES: dict[str, type[PipelineScheduleSingle]] = {"1f1b": Schedule1F1B, "gpipe": ScheduleGPipe}
 
 
@@ -73,23 +74,30 @@ def make_stage(run: Run, place: Place) -> Stage:
 
 
 def fastest(stage: Stage, kind: str, run: Run, inputs: Tensor, labels: Tensor) -> int:
-    """The size of micro-batch whose second round is shortest, of those that this library can do; no weight changes."""
+    """The size of micro-batch whose second round is shortest, of those that this library can do; no weight changes.
+
+    Where rounds take long, not all sizes are tried, in the order in which they were given.
+    """
     least = stage.place.world_size  # micro-batches that 1F1B needs
     sizes = [s for s in run.micro_batches if run.batch % s == 0 and run.batch // s >= least]
     if not sizes:
         raise ValueError(f"no size of {run.micro_batches} divides {run.batch} into at least {least} micro-batches")
     if len(sizes) == 1:
         return sizes[0]
-    seconds = torch.zeros(len(sizes))
-    for index, size in enumerate(sizes):
+    seconds: dict[int, float] = {}
+    began = time.perf_counter()
+    for size in sizes:
         schedule = stage.schedule(kind, run.batch, size)
         for _ in range(2):
             started = time.perf_counter()
             stage.backward(schedule, inputs, labels)
-            seconds[index] = time.perf_counter() - started
+            took = torch.tensor([time.perf_counter() - started, time.perf_counter() - began])
+        dist.all_reduce(took)  # the ranks must agree
+        seconds[size], trials_s = took.tolist()
         stage.module.zero_grad()
-    dist.all_reduce(seconds)  # the ranks must agree
-    return sizes[int(seconds.argmin())]
+        if trials_s > TRIALS_S * stage.place.world_size:
+            break
+    return min(seconds, key=lambda size: seconds[size])
 
 
 @click.command()

@@ -137,7 +137,9 @@ def _measure(bench: Bench, cells: list[Cell], results: dict[Cell, Result], logs:
             DDP: core.fastest([size for size in SIZES if size <= share]),
             PIPELINING: core.fastest(bench.pipelining_sizes),
         }
-        sizes = {DDP: (told[DDP].micro_batch,), PIPELINING: bench.pipelining_sizes}
+        first = told[PIPELINING].micro_batch  # where rounds take long, not all sizes are tried
+        piped = (first, *(size for size in bench.pipelining_sizes if size != first))
+        sizes = {DDP: (told[DDP].micro_batch,), PIPELINING: piped}
         say(f"{cells[0].model} on one core: {core}; told: {told}")
         with Ideal(bed, cells[0], core.ideal_size) as ideal:
             yardstick = Yardstick(ideal)
