@@ -273,5 +273,5 @@ def _stop(state: AgentState, event: Stop) -> Step:
 def _over(state: AgentState, stop: Stop, orders: list[AgentOrder]) -> Step:
     # A coordinator that never asked for what is held cannot say that it is not needed.
     keep = state.sought and (bool(state.inventory) or state.works)
-    leave = Leave(reason=stop.reason, in_order=stop.in_order and not keep, keep=keep)
+    leave = Leave(reason=stop.reason, in_order=stop.in_order and not keep, keep=keep, refused=stop.refused)
     return replace(state, phase="over"), [*orders, leave]

@@ -110,7 +110,8 @@ class Agent:
                     if order.keep:
                         self._write_down()
                     self._say(order.reason)
-                    return 0 if order.in_order else InputError.exit_code if self._own.refused else 1
+                    refused = order.refused or self._own.refused
+                    return 0 if order.in_order else InputError.exit_code if refused else 1
                 self._do(order)
         except PotluckError as error:
             self._fail(error)

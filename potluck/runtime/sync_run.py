@@ -234,7 +234,7 @@ class SyncRun:
     def _refuse(self, device: str, problem: str) -> None:
         problem = _named(device, problem)
         if device in self._live.roster.specs:
-            self._live.roster.send(device, Stop(reason=problem))
+            self._live.roster.send(device, Stop(reason=problem, refused=True))
             self._live.roster.release(device)
         self._tally.incident("left", device, problem, "the others go on without it")
 

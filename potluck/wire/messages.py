@@ -330,6 +330,7 @@ class Stop(Message, frozen=True, kw_only=True, tag="stop"):
     """It is over."""
 
     reason: str
+    refused: bool = False  # what the device's owner gave it does not fit
 
     @property
     def in_order(self) -> bool:

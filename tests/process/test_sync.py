@@ -67,7 +67,7 @@ def test_who_calls_labels_by_other_names_is_refused_with_both_lists(tmp_path: Pa
         train = it.train("local:8", 2)
         joined = [it.join(name, data=f"digits={name}") for name in "ab"]
         assert train.wait(PATIENT_S) == 0
-        assert sorted(process.wait(30) for process in joined) == [0, 1]
+        assert sorted(process.wait(30) for process in joined) == [0, 2]
         [refused] = [i for i in it.incidents() if i.kind == "left"]
         [trained] = {entry.push.worker for entry in it.pushes}
         has = {"a": "one, zero", "b": "two, zero"}
