@@ -6,12 +6,11 @@ import contextlib
 import ctypes
 import os
 import platform
-import resource
-import sys
 
 import torch
 
 from potluck.errors import InputError
+from potluck.runtime.memory_limit import limit_memory
 from potluck.types import DeviceKind, DeviceSpec
 
 _M_ARENA_MAX = -8
@@ -42,8 +41,8 @@ def settle(spec: DeviceSpec) -> torch.device:
         torch.backends.cudnn.allow_tf32 = False
         torch.backends.cudnn.benchmark = False
         torch.backends.cudnn.deterministic = True
-    if spec.memory_bytes and sys.platform == "linux":
-        _limit_memory(spec.memory_bytes)
+    if spec.memory_bytes:
+        limit_memory(spec.memory_bytes)
     return device
 
 
@@ -58,17 +57,6 @@ def settle_heap() -> None:
         allocator.mallopt(_M_ARENA_MAX, 1)
         allocator.mallopt(_M_MMAP_THRESHOLD, _FROM_SYSTEM_BYTES)
         allocator.mallopt(_M_TRIM_THRESHOLD, _KEPT_BYTES)
-
-
-_OWN_BYTES = 160 * 2**20  # stacks of threads and what kernels keep: address space that no tensor of the job takes
-
-
-def _limit_memory(more_bytes: int) -> None:
-    """Lets this process allocate so much more than it needs for itself; beyond that, allocations fail."""
-    with open("/proc/self/status") as status:
-        used_kb = next(int(line.split()[1]) for line in status if line.startswith("VmData:"))
-    limit = used_kb * 1024 + _OWN_BYTES + more_bytes
-    resource.setrlimit(resource.RLIMIT_DATA, (limit, resource.getrlimit(resource.RLIMIT_DATA)[1]))
 
 
 def host_words(kind: DeviceKind) -> str:
