@@ -24,6 +24,7 @@ USUAL, CHANNELS_LAST = "usual", "channels_last"
 ORDERS = {USUAL: torch.contiguous_format, CHANNELS_LAST: torch.channels_last}
 SIZES = (8, 16, 24, 40, 60, 120)
 TURNS, TURN_S = 5, 0.4
+LEAST_TURNS, MOST_S = 2, 30.0  # of a large model, whose passes take seconds
 
 
 def measure(model: str, batch: int) -> dict[str, dict[int, float]]:
@@ -39,8 +40,12 @@ def measure(model: str, batch: int) -> dict[str, dict[int, float]]:
     found: dict[str, dict[int, list[float]]] = {name: {size: [] for size in sizes} for name in tasks}
     for name, size in itertools.product(tasks, sizes):
         tasks[name].backward(slice(0, size), 1.0)  # the first of a size is slow
-    for _, name, size in itertools.product(range(TURNS), tasks, sizes):
-        found[name][size].append(_rate(tasks[name], size))
+    started = time.monotonic()
+    for turn in range(TURNS):
+        if turn >= LEAST_TURNS and time.monotonic() - started > MOST_S:
+            break
+        for name, size in itertools.product(tasks, sizes):
+            found[name][size].append(_rate(tasks[name], size))
     return {name: {size: statistics.median(some) for size, some in rates.items()} for name, rates in found.items()}
 
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import os
 import platform
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -102,12 +103,15 @@ def main(
     began = time.monotonic() - known.seconds
     ours, gloo = transport_cost()
     found = replace(known, machine=machine(), cpu_s_per_gb=ours, gloo_cpu_s_per_gb=gloo)
-    with tempfile.TemporaryDirectory() as logs:
-        for cells in run(bench, Path(logs), known.cells):
-            found = replace(found, cells=cells, seconds=time.monotonic() - began)
-            if keep is not None:
-                keep.write(found)
-                say(f"kept in {results}")
+    logs = Path(tempfile.mkdtemp(prefix="potluck-throughput-"))
+    say(f"what devices say is in {logs}, unless nothing fails")
+    for cells in run(bench, logs, known.cells):
+        found = replace(found, cells=cells, seconds=time.monotonic() - began)
+        if keep is not None:
+            keep.write(found)
+            say(f"kept in {results}")
+    if not any(result.errors for result in found.cells):
+        shutil.rmtree(logs)
     print(table(found.cells))
     if as_json:
         print(json.dumps({"quick": quick, **summary(found)}))
