@@ -86,7 +86,7 @@ class Changes:
     def _measured(self, device: str, message: Measured) -> None:
         if message.profile is not None and self.profile is not None and device in self._live.roster.hellos:
             hello = self._live.roster.hellos[device]
-            new = as_measured(self._prepared, message.profile, hello.host, message)
+            new = as_measured(self._prepared, message.profile, hello.host, message.rehearsed)
             self.profile = with_newcomer(self.profile, limited(new, self._budgets.get(device)))
             self._say(f"{device} is measured; looking for a plan with it")
             self.look_for_better()

@@ -39,6 +39,7 @@ from potluck.wire.messages import (
 _TELL_EVERY_S = 0.3
 _TOGETHER_PART = 0.2  # of what is left goes to running blocks together
 _MESSAGES_PART = 0.05  # of the budget goes to what messages cost
+_REHEARSAL_PART = 0.3  # of the budget, for each rehearsal
 
 
 class Surveyor:
@@ -111,9 +112,10 @@ class Surveyor:
         found = []
         for blocks in order.rehearse:
             with contextlib.suppress(RuntimeError, MemoryError):  # too large for this device: nothing is known then
-                grown = rehearse(rig, blocks, order.rows[0])
-                if grown is not None:
-                    found.append(Rehearsed(blocks, grown))
+                grown = rehearse(rig, blocks, order.rows[0], order.budget_s * _REHEARSAL_PART)
+                if grown is None:
+                    break
+                found.append(Rehearsed(blocks, *grown))
         return tuple(found)
 
     def _tell(self, done: int, total: int) -> None:

@@ -29,7 +29,7 @@ from potluck.runtime.loading import first_samples
 from potluck.runtime.prepare import PreparedJob
 from potluck.runtime.rehearsal import IN_FLIGHT
 from potluck.types import COORDINATOR, DeviceProfile, Profile, Timing
-from potluck.wire.messages import Echo, Measure, Measured, MeasureProgress, Meet, Probe, Probed
+from potluck.wire.messages import Echo, Measure, Measured, MeasureProgress, Meet, Probe, Probed, Rehearsed
 
 _SAMPLE_BYTES = 8 * 2**20
 _AGAIN_PART, _AGAIN_LEAST_S = 0.1, 0.3  # of the budget, to see whether a profile from before still holds
@@ -87,11 +87,23 @@ def measure_order(prepared: PreparedJob, samples: str, budget_s: float, again: i
     )
 
 
-def as_measured(prepared: PreparedJob, profile: DeviceProfile, host: str, answer: Measured) -> DeviceProfile:
+def as_measured(
+    prepared: PreparedJob, profile: DeviceProfile, host: str, rehearsed: Iterable[Rehearsed]
+) -> DeviceProfile:
     """A device's profile, with the memory that its blocks really took."""
     rows = row_counts(prepared.job.micro_batch)[0]
     profile = msgspec.structs.replace(profile, host=host)
-    return with_resident(profile, prepared.facts, rows, IN_FLIGHT, answer.rehearsed)
+    return with_resident(profile, prepared.facts, rows, IN_FLIGHT, rehearsed)
+
+
+def most_thorough(profile: DeviceProfile, answers: Iterable[Measured]) -> tuple[Rehearsed, ...]:
+    """A device's rehearsals, or those of one of its kind that had more time: a model takes as much memory there."""
+
+    def trained(answer: Measured) -> tuple[int, bool]:
+        return sum(r.micro_batches for r in answer.rehearsed), answer.profile is profile
+
+    alike = (a for a in answers if a.profile is not None and a.profile.device.kind == profile.device.kind)
+    return max(alike, key=trained).rehearsed
 
 
 class _Profiling:
@@ -170,10 +182,12 @@ class _Profiling:
         """All at once."""
         self._live.roster.broadcast(self._order(self._settings.seconds), devices)
         found = {}
-        for device, answer in self._answers(devices, self._settings.seconds):
+        answers = dict(self._answers(devices, self._settings.seconds))
+        for device, answer in answers.items():
             if answer.profile is None:
                 raise DeviceError(f"device {device}: it sent no profile; join again with the same potluck version")
-            found[device] = as_measured(self._prepared, answer.profile, self._keys[device].host, answer)
+            rehearsed = most_thorough(answer.profile, answers.values())
+            found[device] = as_measured(self._prepared, answer.profile, self._keys[device].host, rehearsed)
             if self._store is not None:
                 self._store.keep(self._keys[device], found[device])
         return found

@@ -7,7 +7,7 @@ import msgspec
 from potluck.optimizers import Optimizer
 from potluck.types import CopyLine, DeviceProfile, DeviceSpec, Held, Move, Pace, Plan, Timing
 
-PROTOCOL = 9
+PROTOCOL = 10
 PROOF_VARIABLE = "_POTLUCK_PROOF"  # of the environment of a device that the coordinator starts itself; not a setting
 
 
@@ -50,6 +50,7 @@ class Rehearsed(msgspec.Struct, frozen=True, array_like=True):
 
     blocks: tuple[int, int]
     grown_bytes: int
+    micro_batches: int  # that were trained
 
 
 class Measured(Message, frozen=True, kw_only=True, tag="measured"):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import sys
+import time
 
 import pytest
 import torch
@@ -46,9 +48,24 @@ def rig(prepared: PreparedJob) -> Rig:
 def test_a_rehearsal_grows_by_weights_gradients_and_optimizer_at_least(prepared: PreparedJob, rig: Rig) -> None:
     whole = (0, len(prepared.facts.blocks))
     weights = sum(b.weight_bytes for b in prepared.facts.blocks)
-    grown = rehearse(rig, whole, ROWS)
-    assert grown is not None
-    assert 3.5 * weights < grown < 3.5 * weights + 300e6  # weight, gradient and Adam's two; some of it may be reused
+    full = rehearse(rig, whole, ROWS)
+    assert full is not None
+    # Weight, gradient and Adam's two; some of it may be reused.
+    assert 3.5 * weights < full.grown_bytes < 3.5 * weights + 300e6
+    assert full.micro_batches == 12
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="resident memory is read from /proc")
+def test_a_slow_device_rehearses_briefly_or_not_at_all(
+    prepared: PreparedJob, rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = (0, len(prepared.facts.blocks))
+    ticks = itertools.count(step=1.0)  # a forward pass lasts a second
+    monkeypatch.setattr(time, "monotonic", lambda: next(ticks))
+    brief = rehearse(rig, whole, ROWS, most_s=35.0)  # of 36 that a full one takes
+    assert brief is not None
+    assert brief.micro_batches == 2
+    assert rehearse(rig, whole, ROWS, most_s=5.0) is None
 
 
 def test_blocks_that_were_too_slow_apart_are_scaled_to_what_they_take_together(prepared: PreparedJob, rig: Rig) -> None:
