@@ -7,13 +7,13 @@ import threading
 import torch
 
 from potluck.errors import LinkTimeout
+from potluck.memory_limit import start
 from potluck.model.blocks import value_bytes
 from potluck.model.program import ProgramPair
 from potluck.plan.schedule import late_weights, stage_of
 from potluck.runtime.exchange import Site
 from potluck.runtime.keeper import Keeper, joined, subset
 from potluck.runtime.layout import PlanLayout
-from potluck.runtime.memory_limit import beyond_limit
 from potluck.runtime.stage import StageRunner, StageState
 from potluck.runtime.state_transfer import receive_state, send_state
 from potluck.runtime.sums import Sums, share_sums
@@ -35,8 +35,7 @@ def put_together(link: Link, order: Prepare, me: str, keeper: Keeper, timeout_s:
             trouble.append(error)
 
     giving = threading.Thread(target=give, name="potluck-giving", daemon=True)
-    with beyond_limit():
-        giving.start()
+    start(giving)
     try:
         parts = [
             subset(keeper.state(move.held), move.names)

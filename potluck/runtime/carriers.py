@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from potluck.errors import InputError
-from potluck.runtime.memory_limit import beyond_limit
 from potluck.wire.link import Link
 
 CARRIERS = ("zmq", "gloo")
@@ -14,8 +13,7 @@ def open_link(carrier: str, name: str, bind: str, bandwidth_bytes_s: float | Non
     if carrier == "zmq":
         from potluck.wire.zmq_link import ZmqLink
 
-        with beyond_limit():  # it has threads of its own
-            return ZmqLink(name, bind, bandwidth_bytes_s=bandwidth_bytes_s)
+        return ZmqLink(name, bind, bandwidth_bytes_s=bandwidth_bytes_s)
     if carrier == "gloo":
         from potluck.wire.gloo_link import GlooLink
 

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from msgspec.structs import replace
 
 from potluck.errors import LinkError
+from potluck.memory_limit import beyond_limit
 from potluck.recover.copies import copy_rate
 from potluck.runtime.keeper import Keeper, copied
 from potluck.runtime.stage import StageState
@@ -46,10 +47,11 @@ class Copier:
         with self._cost.counted():
             state = copied(self._keeper.state(replace(held, live=True)))
         self._stored(held, state, self._cost.seconds)
-        if guardian is not None:
-            self._pool.submit(self._give, link, guardian, held, state, line, link.term)
-        for ward, expected in wards.items():
-            self._pool.submit(self._take, link, ward, expected, link.term)
+        with beyond_limit():  # each of the first few has a thread made for it
+            if guardian is not None:
+                self._pool.submit(self._give, link, guardian, held, state, line, link.term)
+            for ward, expected in wards.items():
+                self._pool.submit(self._take, link, ward, expected, link.term)
 
     def _give(self, link: Link, guardian: str, held: Held, state: StageState, line: CopyLine | None, term: int) -> None:
         bytes_s = copy_rate(line, self._use.bytes_s)

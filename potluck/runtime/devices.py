@@ -10,7 +10,7 @@ import platform
 import torch
 
 from potluck.errors import InputError
-from potluck.runtime.memory_limit import limit_memory
+from potluck.memory_limit import limit_memory
 from potluck.types import DeviceKind, DeviceSpec
 
 _M_ARENA_MAX = -8
@@ -76,5 +76,6 @@ def _processor() -> str:
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether there was no room, on the device or beside it; torch says the latter only in words."""
-    return isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error)
+    """Whether there was no room, on the device or beside it; torch and Python say the latter only in words."""
+    words = str(error)
+    return isinstance(error, torch.OutOfMemoryError) or "allocate memory" in words or "start new thread" in words

@@ -9,7 +9,6 @@ from pathlib import Path
 
 from potluck.errors import DeviceError
 from potluck.recover.snapshot import encode, take
-from potluck.runtime.memory_limit import beyond_limit
 from potluck.runtime.stage import StageState
 from potluck.types import Held
 from potluck.wire.channel import Disconnected
@@ -31,8 +30,7 @@ def found_again(address: str, hello: Hello, hold_s: float, closed: Callable[[], 
     deadline = time.monotonic() + hold_s
     while time.monotonic() < deadline and not closed():
         try:
-            with beyond_limit():
-                client: Client = ControlClient(address, FromCoordinator, timeout_s=_KNOCK_S)
+            client: Client = ControlClient(address, FromCoordinator, timeout_s=_KNOCK_S)
         except DeviceError:  # nobody is there, or somebody else
             time.sleep(_PAUSE_S)
             continue

@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable
 
+from potluck.memory_limit import start
 from potluck.wire.messages import Misbehave
 
 
@@ -25,7 +26,7 @@ def misbehave(order: Misbehave, slow: Callable[[float], None], leave: Callable[[
             slow(order.factor)
             restore = threading.Timer(order.seconds, slow, (1.0,))
             restore.daemon = True
-            restore.start()
+            start(restore)
         case "leave":
             leave()
 

@@ -11,6 +11,7 @@ import msgspec
 import torch
 
 from potluck.errors import Cancelled, DeviceError
+from potluck.memory_limit import beyond_limit
 from potluck.paramserver.book import Push
 from potluck.paramserver.client import Client, Next
 from potluck.runtime.judge import Judge
@@ -119,7 +120,8 @@ class Worker:
         if again is None:
             raise DeviceError(f"the server knows pushes of {self._name} up to {order.seen} only; join again")
         for push in again:
-            self._carrier.submit(self._carry, push, self._differences[push.sequence], client.overhead_s)
+            with beyond_limit():  # the first has a thread made for it
+                self._carrier.submit(self._carry, push, self._differences[push.sequence], client.overhead_s)
 
     def _hand_over(self, client: Client, then: Callable[[], None]) -> None:
         """Pushes what it trained; once that is answered it has nothing left to do."""
@@ -137,7 +139,8 @@ class Worker:
         kept = {p.sequence for p in client.kept}
         self._differences = {n: d for n, d in self._differences.items() if n in kept}
         difference, held_out = self._differences[push.sequence], self._held_out
-        self._carrier.submit(self._carry, push, difference, client.overhead_s, self._cpu_s, held_out)
+        with beyond_limit():
+            self._carrier.submit(self._carry, push, difference, client.overhead_s, self._cpu_s, held_out)
         self._cpu_s, self._held_out = 0.0, None
 
     def _take_in(self, *, wait: bool) -> None:

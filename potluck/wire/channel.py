@@ -13,6 +13,8 @@ from typing import Any, Generic, Protocol, TypeVar
 import msgspec
 from aiohttp import ClientWebSocketResponse, WSMsgType, web
 
+from potluck.memory_limit import start
+
 In = TypeVar("In")
 R = TypeVar("R")
 
@@ -119,7 +121,7 @@ class LoopThread:
     def __init__(self, name: str) -> None:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name=name, daemon=True)
-        self._thread.start()
+        start(self._thread)
 
     def run(self, work: Coroutine[Any, Any, R], timeout_s: float) -> R:
         """Run a coroutine there and return its result; TimeoutError after a deadline."""

@@ -16,6 +16,7 @@ import torch
 # The stubs of torch do not export the stores, nor describe Gloo's groups.
 from torch.distributed import DistError, PrefixStore, ProcessGroupGloo, TCPStore  # type: ignore[attr-defined]
 
+from potluck.memory_limit import start
 from potluck.wire.frames import (
     MAX_HEADER_BYTES,
     PROTOCOL_VERSION,
@@ -80,7 +81,7 @@ class Edge:
         self._group: _Group | None = None
         self._receiver = threading.Thread(target=self._receive_loop, name=f"from {peer}", daemon=True)
         self._sender = threading.Thread(target=self._send_loop, name=f"to {peer}", daemon=True)
-        self._sender.start()
+        start(self._sender)
 
     def send(self, tag: Tag, parts: list[memoryview]) -> None:
         """Queue a message."""
@@ -156,7 +157,7 @@ class Edge:
             self._group = self._build(store)
             if self._abandoned:
                 return
-            self._receiver.start()
+            start(self._receiver)
             while (due := self._next()) is not None:
                 self._transmit(*due)
             self._transmit(GoodbyeHeader(PROTOCOL_VERSION, self.term), [])

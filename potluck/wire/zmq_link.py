@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import zmq
 
 from potluck.errors import InputError, LinkError
+from potluck.memory_limit import beyond_limit, start
 from potluck.wire.frames import (
     PROTOCOL_VERSION,
     CreditHeader,
@@ -85,7 +86,8 @@ class ZmqLink:
         self._mailbox = Mailbox(name, window_bytes)
         self._pacer = Pacer(bandwidth_bytes_s)
         self._context = zmq.Context()
-        self._router = self._context.socket(zmq.ROUTER)
+        with beyond_limit():  # threads of its own begin with the first socket, and end the process where they cannot
+            self._router = self._context.socket(zmq.ROUTER)
         self.address = self._bind(bind)
         self._requests: deque[_Adopt | _Meet | _Send | _Consumed] = deque()
         self._wake_send, self._wake_receive = socket.socketpair()
@@ -101,7 +103,7 @@ class ZmqLink:
         self._poller.register(self._router, zmq.POLLIN)
         self._poller.register(self._wake_receive, zmq.POLLIN)
         self._thread = threading.Thread(target=self._run, name=f"link {name}", daemon=True)
-        self._thread.start()
+        start(self._thread)
 
     @property
     def stats(self) -> LinkStats:

@@ -7,7 +7,7 @@ import sys
 
 _PROGRAM = """
 import contextlib, sys, threading
-from potluck.runtime.memory_limit import beyond_limit, limit_memory
+from potluck.memory_limit import beyond_limit, limit_memory
 
 limit_memory(64 * 2**20)
 taken = []
@@ -24,6 +24,23 @@ try:
 except MemoryError:
     print("limited")
 """
+
+
+def test_the_limit_is_back_after_several_lifted_it_at_once():
+    program = """
+import resource
+from potluck.memory_limit import beyond_limit, limit_memory
+limit_memory(2**26)
+limit = resource.getrlimit(resource.RLIMIT_DATA)
+first, second = beyond_limit(), beyond_limit()
+first.__enter__()
+second.__enter__()
+first.__exit__(None, None, None)
+assert resource.getrlimit(resource.RLIMIT_DATA) != limit, "the second still needs it"
+second.__exit__(None, None, None)
+assert resource.getrlimit(resource.RLIMIT_DATA) == limit
+"""
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
 
 
 def _run(how: str) -> subprocess.CompletedProcess[str]:
