@@ -252,6 +252,7 @@ class DeviceProfile(Value, frozen=True, kw_only=True):
     copy_bytes_s: float | None = None  # how fast tensors are packed and unpacked; None: takes no time
     idle_bytes: int = 0  # resident memory of an agent that holds nothing
     code_bytes: int = 0  # what kernels take once they have run: their code, and scratch space that they keep
+    rehearsed: int = 0  # micro-batches that were trained to find out this and `resident`; 0: not all was found out
     call_s: float = 0.0  # of a forward and a backward of any stage, beside its blocks
     host: str = ""  # the machine it was measured on, in words
 

@@ -26,6 +26,10 @@ class Rehearsal(Protocol):
     def grown_bytes(self) -> int:
         """By how much."""
 
+    @property
+    def micro_batches(self) -> int:
+        """How many it trained."""
+
 
 def to_rehearse(facts: ModelFacts) -> tuple[tuple[int, int], ...]:
     """Two runs of blocks with about half of what all blocks keep each, as early and late blocks differ most; the first
@@ -43,12 +47,14 @@ def to_rehearse(facts: ModelFacts) -> tuple[tuple[int, int], ...]:
 def with_resident(
     profile: DeviceProfile, facts: ModelFacts, rows: int, in_flight: int, rehearsed: Iterable[Rehearsal]
 ) -> DeviceProfile:
-    """The profile with what the rehearsals showed; a block that took part in none gets the usual figure."""
+    """The profile with what the rehearsals showed; a block that took part in none gets the usual or the worst."""
     tables = DeviceTables(profile)
     factors: dict[int, float] = {}
     first: dict[tuple[int, int], int] = {}
     code = 0
+    trained = 0
     for rehearsal in rehearsed:
+        trained += rehearsal.micro_batches
         if rehearsal.blocks in first:  # what it took the first time and not again, kernels keep
             code = max(code, first[rehearsal.blocks] - rehearsal.grown_bytes)
         first.setdefault(rehearsal.blocks, rehearsal.grown_bytes)
@@ -56,5 +62,7 @@ def with_resident(
         needed = stage_bytes(span, rows=rows, in_flight=in_flight, waiting=0, device=tables)
         factor = rehearsal.grown_bytes / max(1, needed.total)
         factors.update(dict.fromkeys(range(*rehearsal.blocks), min(_MOST, max(_LEAST, factor))))
-    blocks = (replace(block, resident=factors.get(i, USUAL)) for i, block in enumerate(profile.blocks))
-    return replace(profile, blocks=tuple(blocks), code_bytes=code)
+    otherwise = max(USUAL, *factors.values()) if factors else USUAL
+    blocks = (replace(block, resident=factors.get(i, otherwise)) for i, block in enumerate(profile.blocks))
+    whole = len(factors) == len(profile.blocks)
+    return replace(profile, blocks=tuple(blocks), code_bytes=code, rehearsed=trained if whole else 0)

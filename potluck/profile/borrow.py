@@ -24,6 +24,25 @@ def borrow(devices: Sequence[DeviceProfile]) -> tuple[DeviceProfile, ...]:
     return tuple(_helped(device, devices) for device in devices)
 
 
+def borrow_memory(devices: Sequence[DeviceProfile]) -> tuple[DeviceProfile, ...]:
+    """The devices, with how much memory they take as found by the one of their kind that had most time to find out.
+
+    How many bytes a process takes for each that its tensors need has to do with torch, and not with how fast it is.
+    """
+    return tuple(with_lent_memory(device, devices) for device in devices)
+
+
+def with_lent_memory(device: DeviceProfile, others: Sequence[DeviceProfile]) -> DeviceProfile:
+    """A device with what the most thorough of its kind found, unless it was as thorough itself."""
+    alike = [o for o in others if (o.device.kind, o.torch_version) == (device.device.kind, device.torch_version)]
+    lender = max(alike, key=lambda other: other.rehearsed, default=device)
+    if lender.rehearsed <= device.rehearsed:
+        return device
+    pairs = zip(device.blocks, lender.blocks, strict=True)
+    blocks = tuple(replace(mine, resident=theirs.resident) for mine, theirs in pairs)
+    return replace(device, blocks=blocks, code_bytes=lender.code_bytes, rehearsed=lender.rehearsed)
+
+
 def _helped(device: DeviceProfile, others: Sequence[DeviceProfile]) -> DeviceProfile:
     alike = [o for o in others if o.device.kind == device.device.kind]
     lender = max(alike, key=_measured)

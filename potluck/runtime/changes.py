@@ -19,6 +19,7 @@ from potluck.plan.memory import peak_bytes
 from potluck.plan.refine import at_pace, busy_s
 from potluck.plan.search import find_plan
 from potluck.plan.tables import Tables
+from potluck.profile.borrow import with_lent_memory
 from potluck.profile.members import limited, of_devices, with_newcomer
 from potluck.recover.repartition import estranged
 from potluck.runtime.live_fleet import LiveFleet
@@ -86,7 +87,8 @@ class Changes:
     def _measured(self, device: str, message: Measured) -> None:
         if message.profile is not None and self.profile is not None and device in self._live.roster.hellos:
             hello = self._live.roster.hellos[device]
-            new = as_measured(self._prepared, message.profile, hello.host, message.rehearsed)
+            own = as_measured(self._prepared, message.profile, hello.host, message)
+            new = with_lent_memory(own, self.profile.devices)
             self.profile = with_newcomer(self.profile, limited(new, self._budgets.get(device)))
             self._say(f"{device} is measured; looking for a plan with it")
             self.look_for_better()

@@ -18,7 +18,7 @@ from potluck.runtime.measure_blocks import measure_blocks, retime
 from potluck.runtime.message_cost import message_cost
 from potluck.runtime.pace import Pace
 from potluck.runtime.reconcile import reconcile
-from potluck.runtime.rehearsal import rehearse
+from potluck.runtime.rehearsal import Rehearsals, TooSlow
 from potluck.types import DeviceProfile, DeviceSpec
 from potluck.wire.control import ControlClient
 from potluck.wire.link import Link
@@ -110,12 +110,13 @@ class Surveyor:
 
     def _rehearse(self, rig: Rig, order: Measure) -> tuple[Rehearsed, ...]:
         found = []
-        for blocks in order.rehearse:
-            with contextlib.suppress(RuntimeError, MemoryError):  # too large for this device: nothing is known then
-                grown = rehearse(rig, blocks, order.rows[0], order.budget_s * _REHEARSAL_PART)
-                if grown is None:
-                    break
-                found.append(Rehearsed(blocks, *grown))
+        rehearsals = Rehearsals(rig, order.rows[0], order.budget_s * _REHEARSAL_PART)
+        with contextlib.suppress(TooSlow):
+            for blocks in order.rehearse:
+                with contextlib.suppress(RuntimeError, MemoryError):  # too large for this device: nothing is known then
+                    grown = rehearsals.grown_bytes(blocks)
+                    if grown is not None and rehearsals.extent is not None:
+                        found.append(Rehearsed(blocks, grown, rehearsals.extent.steps))
         return tuple(found)
 
     def _tell(self, done: int, total: int) -> None:

@@ -18,7 +18,7 @@ from safetensors.torch import save as to_safetensors
 from potluck.errors import DeviceError
 from potluck.model.program import encode
 from potluck.plan.resident import to_rehearse, with_resident
-from potluck.profile.borrow import borrow
+from potluck.profile.borrow import borrow, borrow_memory
 from potluck.profile.cells import row_counts
 from potluck.profile.late import share_late_parts
 from potluck.profile.network import Pair, Probing, link_profiles, medium, pair_rounds, probe
@@ -29,7 +29,7 @@ from potluck.runtime.loading import first_samples
 from potluck.runtime.prepare import PreparedJob
 from potluck.runtime.rehearsal import IN_FLIGHT
 from potluck.types import COORDINATOR, DeviceProfile, Profile, Timing
-from potluck.wire.messages import Echo, Measure, Measured, MeasureProgress, Meet, Probe, Probed, Rehearsed
+from potluck.wire.messages import Echo, Measure, Measured, MeasureProgress, Meet, Probe, Probed
 
 _SAMPLE_BYTES = 8 * 2**20
 _AGAIN_PART, _AGAIN_LEAST_S = 0.1, 0.3  # of the budget, to see whether a profile from before still holds
@@ -87,23 +87,11 @@ def measure_order(prepared: PreparedJob, samples: str, budget_s: float, again: i
     )
 
 
-def as_measured(
-    prepared: PreparedJob, profile: DeviceProfile, host: str, rehearsed: Iterable[Rehearsed]
-) -> DeviceProfile:
+def as_measured(prepared: PreparedJob, profile: DeviceProfile, host: str, answer: Measured) -> DeviceProfile:
     """A device's profile, with the memory that its blocks really took."""
     rows = row_counts(prepared.job.micro_batch)[0]
     profile = msgspec.structs.replace(profile, host=host)
-    return with_resident(profile, prepared.facts, rows, IN_FLIGHT, rehearsed)
-
-
-def most_thorough(profile: DeviceProfile, answers: Iterable[Measured]) -> tuple[Rehearsed, ...]:
-    """A device's rehearsals, or those of one of its kind that had more time: a model takes as much memory there."""
-
-    def trained(answer: Measured) -> tuple[int, bool]:
-        return sum(r.micro_batches for r in answer.rehearsed), answer.profile is profile
-
-    alike = (a for a in answers if a.profile is not None and a.profile.device.kind == profile.device.kind)
-    return max(alike, key=trained).rehearsed
+    return with_resident(profile, prepared.facts, rows, IN_FLIGHT, answer.rehearsed)
 
 
 class _Profiling:
@@ -124,7 +112,7 @@ class _Profiling:
         able = [block.trainable_bytes > 0 for block in self._prepared.facts.blocks]
         return Profile(
             program=self._prepared.facts.digest,
-            devices=share_late_parts(borrow([found[d] for d in self._devices]), able),
+            devices=share_late_parts(borrow(borrow_memory([found[d] for d in self._devices])), able),
             links=network.links,
             medium=network.medium,
             commit_s=network.commit_s,
@@ -182,12 +170,10 @@ class _Profiling:
         """All at once."""
         self._live.roster.broadcast(self._order(self._settings.seconds), devices)
         found = {}
-        answers = dict(self._answers(devices, self._settings.seconds))
-        for device, answer in answers.items():
+        for device, answer in self._answers(devices, self._settings.seconds):
             if answer.profile is None:
                 raise DeviceError(f"device {device}: it sent no profile; join again with the same potluck version")
-            rehearsed = most_thorough(answer.profile, answers.values())
-            found[device] = as_measured(self._prepared, answer.profile, self._keys[device].host, rehearsed)
+            found[device] = as_measured(self._prepared, answer.profile, self._keys[device].host, answer)
             if self._store is not None:
                 self._store.keep(self._keys[device], found[device])
         return found

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import math
 import sys
 import time
 from pathlib import Path
@@ -21,64 +20,81 @@ from potluck.runtime.bench import Rig, random_gradients, random_inputs, random_w
 from potluck.runtime.stage import Rows, StageRunner, StageState
 
 IN_FLIGHT = 2  # micro-batches between forward and backward
-_ROUNDS, _MICRO_BATCHES = 3, 4
 _STEP = 3  # times as long as a forward pass alone
 
 
-class Grown(NamedTuple):
-    """What a rehearsal showed, and how much of a rehearsal it was."""
+class Extent(NamedTuple):
+    """How much is trained in a rehearsal. The optimizer makes its state in the first round, so it takes two."""
 
-    grown_bytes: int
-    micro_batches: int  # that were trained
+    rounds: int
+    micro_batches: int  # of each round
+
+    @property
+    def steps(self) -> int:
+        return self.rounds * self.micro_batches
 
 
-def rehearse(rig: Rig, blocks: tuple[int, int], rows: int, most_s: float = math.inf) -> Grown | None:
-    """Bytes by which this process grew at most while it trained these blocks; None where that cannot be told, or would
-    take longer than `most_s` even briefly."""
-    if rig.device.type != "cpu" or sys.platform != "linux":
+FULL, BRIEF = Extent(3, 4), Extent(2, IN_FLIGHT)
+
+
+class TooSlow(Exception):
+    """Even a brief rehearsal would take too long."""
+
+
+class Rehearsals:
+    """Rehearsals of some runs of blocks, all of one extent: what the first forward pass says there is time for."""
+
+    def __init__(self, rig: Rig, rows: int, most_s: float) -> None:
+        """`most_s` is the longest that each may take."""
+        self._rig, self._rows, self._most_s = rig, rows, most_s
+        self.extent: Extent | None = None  # not known before the first
+
+    def grown_bytes(self, blocks: tuple[int, int]) -> int | None:
+        """Bytes by which this process grows at most while it trains these blocks; None where that cannot be told.
+
+        Raises TooSlow.
+        """
+        if self._rig.device.type != "cpu" or sys.platform != "linux":
+            return None
+        _give_back()
+        before = _memory()["RssAnon"]
+        with contextlib.suppress(OSError):
+            Path("/proc/self/clear_refs").write_text("5")  # forget the peak so far
+            self._train(blocks)
+            now = _memory()
+            return max(0, now["VmHWM"] - now["RssFile"] - before)
         return None
-    _give_back()
-    before = _memory()["RssAnon"]
-    with contextlib.suppress(OSError):
-        Path("/proc/self/clear_refs").write_text("5")  # forget the peak so far
-        trained = _train(rig, blocks, rows, most_s)
-        now = _memory()
-        return Grown(max(0, now["VmHWM"] - now["RssFile"] - before), trained) if trained else None
-    return None
+
+    def _train(self, blocks: tuple[int, int]) -> None:
+        rig = self._rig
+        program = rig.programs.train
+        piece = rig.carvers[0].piece(*program.block_range(*blocks))
+        state = StageState(random_weights(program, piece.parameters), random_weights(program, piece.buffers))
+        runner = StageRunner(rig.programs, blocks, state, rig.optimizer, 0, rig.device, rig.carvers)
+        del state
+        began = time.monotonic()
+        self._forward(runner, 0, 0)
+        self.extent = self.extent or extent_for(_STEP * (time.monotonic() - began), self._most_s)
+        for round in range(self.extent.rounds):
+            for j in range(self.extent.micro_batches + IN_FLIGHT - 1):
+                if j < self.extent.micro_batches and (round, j) != (0, 0):
+                    self._forward(runner, round, j)
+                if j >= IN_FLIGHT - 1:
+                    runner.backward(j - IN_FLIGHT + 1, random_gradients(rig, runner.piece, self._rows))
+            with torch.no_grad():
+                runner.commit(0.0, 1.0)
+
+    def _forward(self, runner: StageRunner, round: int, j: int) -> None:
+        feeds, received = random_inputs(self._rig, runner.piece, self._rows)
+        runner.forward(Rows(round, j, 0, self._rows), feeds, received, 1.0)
 
 
-def _train(rig: Rig, blocks: tuple[int, int], rows: int, most_s: float) -> int:
-    """Trains a few rounds, or a brief one, as the first forward pass says there is time for; how many micro-batches."""
-    program = rig.programs.train
-    piece = rig.carvers[0].piece(*program.block_range(*blocks))
-    state = StageState(random_weights(program, piece.parameters), random_weights(program, piece.buffers))
-    runner = StageRunner(rig.programs, blocks, state, rig.optimizer, 0, rig.device, rig.carvers)
-    del state
-
-    def forward(round: int, j: int) -> None:
-        feeds, received = random_inputs(rig, runner.piece, rows)
-        runner.forward(Rows(round, j, 0, rows), feeds, received, 1.0)
-
-    began = time.monotonic()
-    forward(0, 0)
-    rounds, count = _time_for(_STEP * (time.monotonic() - began), most_s)
-    for round in range(rounds):
-        for j in range(count + IN_FLIGHT - 1):
-            if j < count and (round, j) != (0, 0):
-                forward(round, j)
-            if j >= IN_FLIGHT - 1:
-                runner.backward(j - IN_FLIGHT + 1, random_gradients(rig, runner.piece, rows))
-        with torch.no_grad():
-            runner.commit(0.0, 1.0)
-    return rounds * count
-
-
-def _time_for(step_s: float, most_s: float) -> tuple[int, int]:
-    """Rounds, and micro-batches of each, given what one takes."""
-    for rounds, count in ((_ROUNDS, _MICRO_BATCHES), (1, IN_FLIGHT)):
-        if rounds * count * step_s <= most_s:
-            return rounds, count
-    return 0, 0
+def extent_for(step_s: float, most_s: float) -> Extent:
+    """What there is time for, given what a forward and a backward pass take; raises TooSlow."""
+    for extent in (FULL, BRIEF):
+        if extent.steps * step_s <= most_s:
+            return extent
+    raise TooSlow
 
 
 def _give_back() -> None:

@@ -21,6 +21,7 @@ ROWS, IN_FLIGHT = 8, 2
 class Grown:
     blocks: tuple[int, int]
     grown_bytes: int
+    micro_batches: int = 12
 
 
 def needed(blocks: tuple[int, int]) -> int:
@@ -46,6 +47,16 @@ def test_what_is_taken_only_once_is_code_and_the_rest_is_in_proportion() -> None
     found = with_resident(PROFILE.devices[0], FACTS, ROWS, IN_FLIGHT, grown)
     assert found.code_bytes == pytest.approx(code, rel=1e-6)
     assert [b.resident for b in found.blocks] == pytest.approx([1.2] * early[1] + [1.4] * (late[1] - late[0]), rel=1e-4)
+    assert found.rehearsed == 36
+
+
+def test_blocks_that_nobody_rehearsed_take_as_much_as_the_worst_that_were() -> None:
+    early, _, late = to_rehearse(FACTS)
+    found = with_resident(PROFILE.devices[0], FACTS, ROWS, IN_FLIGHT, [Grown(early, int(1.7 * needed(early)))])
+    assert [b.resident for b in found.blocks] == pytest.approx([1.7] * len(FACTS.blocks), rel=1e-4)
+    assert found.rehearsed == 0
+    modest = with_resident(PROFILE.devices[0], FACTS, ROWS, IN_FLIGHT, [Grown(early, needed(early))])
+    assert [b.resident for b in modest.blocks[late[0] :]] == [USUAL] * (late[1] - late[0])
 
 
 def test_without_a_rehearsal_the_usual_is_taken() -> None:

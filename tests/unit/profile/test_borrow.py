@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 
-from potluck.profile.borrow import borrow
+from potluck.profile.borrow import borrow, borrow_memory
 from potluck.types import BlockProfile, DeviceKind, DeviceProfile, DeviceSpec, Timing
 
 ROWS = (2, 8, 16)
@@ -72,3 +73,18 @@ def test_nothing_comes_from_another_kind_or_from_too_little() -> None:
     barely = device("barely", {8: 8.0}, {}, {})
     assert borrow([gpu, slow])[1] is slow
     assert borrow([FAST, barely])[1] is barely
+
+
+def taking(name: str, resident: float, rehearsed: int, kind: DeviceKind = "cpu", torch: str = "2.13") -> DeviceProfile:
+    found = device(name, {2: 1.0}, kind=kind)
+    blocks = tuple(replace(block, resident=resident) for block in found.blocks)
+    return replace(found, blocks=blocks, code_bytes=int(resident * 100), rehearsed=rehearsed, torch_version=torch)
+
+
+def test_memory_is_as_the_most_thorough_of_a_kind_found_it() -> None:
+    fleet = [
+        taking("slow", 1.3, 0), taking("brief", 1.1, 12), taking("full", 1.2, 36), taking("also", 1.25, 36),
+        taking("gpu", 1.7, 50, kind="cuda"), taking("old", 1.6, 0, torch="2.10"),
+    ]  # fmt: skip
+    found = [(d.blocks[0].resident, d.code_bytes, d.rehearsed) for d in borrow_memory(fleet)]
+    assert found == [(1.2, 120, 36), (1.2, 120, 36), (1.2, 120, 36), (1.25, 125, 36), (1.7, 170, 50), (1.6, 160, 0)]

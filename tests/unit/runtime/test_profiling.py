@@ -5,14 +5,13 @@ from __future__ import annotations
 import tempfile
 from types import SimpleNamespace
 
-import msgspec
 import pytest
 
 from potluck.profile.network import Pair, Probing
 from potluck.profile.store import Network
-from potluck.runtime.profiling import ProfileSettings, _Profiling, most_thorough
-from potluck.types import BlockProfile, DeviceKind, DeviceProfile, DeviceSpec, LinkProfile, Timing
-from potluck.wire.messages import Measured, Rehearsed
+from potluck.runtime.profiling import ProfileSettings, _Profiling
+from potluck.types import BlockProfile, DeviceProfile, DeviceSpec, LinkProfile, Timing
+from potluck.wire.messages import Measured
 
 
 def cell(seconds: float) -> Timing:
@@ -78,22 +77,3 @@ def test_the_file_that_a_commit_is_timed_with_is_not_in_the_working_directory(tm
     it._store = None
     it._scratch()
     assert asked == [tmp_path / "profiles", None]
-
-
-def rehearsed_by(name: str, *micro_batches: int, kind: DeviceKind = "cpu") -> Measured:
-    profile = msgspec.structs.replace(KNOWN, device=DeviceSpec(name=name, kind=kind))
-    found = tuple(Rehearsed((i, i + 1), 1000, count) for i, count in enumerate(micro_batches))
-    return Measured(profile=profile, rehearsed=found)
-
-
-def test_a_device_that_had_no_time_to_rehearse_takes_what_the_most_thorough_of_its_kind_found():
-    slow, brief, full = rehearsed_by("slow"), rehearsed_by("brief", 2, 2), rehearsed_by("full", 12, 12)
-    other = rehearsed_by("gpu", 50, 50, kind="cuda")
-    found = [most_thorough(a.profile, [slow, brief, full, other]) for a in (slow, brief, full, other) if a.profile]
-    assert found == [full.rehearsed, full.rehearsed, full.rehearsed, other.rehearsed]
-
-
-def test_who_rehearsed_as_much_as_anybody_goes_by_its_own():
-    first, second = rehearsed_by("first", 12), rehearsed_by("second", 12, 0)
-    assert second.profile is not None
-    assert most_thorough(second.profile, [first, second]) is second.rehearsed

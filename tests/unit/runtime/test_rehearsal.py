@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
 import sys
-import time
 
 import pytest
 import torch
@@ -13,12 +11,14 @@ from torch import nn
 
 import potluck
 from potluck.model.carve import Carver
+from potluck.runtime import rehearsal
 from potluck.runtime.bench import Rig
 from potluck.runtime.loading import first_samples
 from potluck.runtime.measure_blocks import measure_blocks
 from potluck.runtime.prepare import PreparedJob, prepare_job
 from potluck.runtime.reconcile import reconcile
-from potluck.runtime.rehearsal import rehearse
+from potluck.runtime.rehearsal import BRIEF, FULL, Rehearsals, TooSlow, extent_for
+from potluck.runtime.stage import StageRunner
 
 ROWS, WIDTH = 64, 1024
 
@@ -48,24 +48,35 @@ def rig(prepared: PreparedJob) -> Rig:
 def test_a_rehearsal_grows_by_weights_gradients_and_optimizer_at_least(prepared: PreparedJob, rig: Rig) -> None:
     whole = (0, len(prepared.facts.blocks))
     weights = sum(b.weight_bytes for b in prepared.facts.blocks)
-    full = rehearse(rig, whole, ROWS)
-    assert full is not None
-    # Weight, gradient and Adam's two; some of it may be reused.
-    assert 3.5 * weights < full.grown_bytes < 3.5 * weights + 300e6
-    assert full.micro_batches == 12
+    rehearsals = Rehearsals(rig, ROWS, most_s=600.0)
+    grown = rehearsals.grown_bytes(whole)
+    assert grown is not None
+    assert 3.5 * weights < grown < 3.5 * weights + 300e6  # weight, gradient and Adam's two; some of it may be reused
+    assert rehearsals.extent == FULL
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="resident memory is read from /proc")
-def test_a_slow_device_rehearses_briefly_or_not_at_all(
+def test_a_brief_rehearsal_too_has_activations_beside_the_state_of_the_optimizer(
     prepared: PreparedJob, rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    whole = (0, len(prepared.facts.blocks))
-    ticks = itertools.count(step=1.0)  # a forward pass lasts a second
-    monkeypatch.setattr(time, "monotonic", lambda: next(ticks))
-    brief = rehearse(rig, whole, ROWS, most_s=35.0)  # of 36 that a full one takes
-    assert brief is not None
-    assert brief.micro_batches == 2
-    assert rehearse(rig, whole, ROWS, most_s=5.0) is None
+    whole, seen = (0, len(prepared.facts.blocks)), []
+    monkeypatch.setattr(rehearsal, "extent_for", lambda step_s, most_s: BRIEF)
+    forward = Rehearsals._forward
+
+    def watched(self: Rehearsals, runner: StageRunner, round: int, j: int) -> None:
+        forward(self, runner, round, j)
+        seen.append((round, j))
+
+    monkeypatch.setattr(Rehearsals, "_forward", watched)
+    assert Rehearsals(rig, ROWS, most_s=600.0).grown_bytes(whole) is not None
+    assert seen == [(0, 0), (0, 1), (1, 0), (1, 1)]
+
+
+def test_a_slow_device_rehearses_briefly_or_not_at_all() -> None:
+    assert extent_for(1.0, most_s=FULL.steps) == FULL
+    assert extent_for(1.1, most_s=FULL.steps) == BRIEF
+    with pytest.raises(TooSlow):
+        extent_for(1.1, most_s=BRIEF.steps)
 
 
 def test_blocks_that_were_too_slow_apart_are_scaled_to_what_they_take_together(prepared: PreparedJob, rig: Rig) -> None:
