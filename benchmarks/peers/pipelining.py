@@ -26,7 +26,7 @@ from benchmarks.peers.ranks import Place, agreed, joined
 from benchmarks.workloads import BATCHES, plain, samples, sgd
 
 TIED = "model.transformer.wte.weight"  # the only tied weight of the workloads
-TRIALS_S = 60.0  # in all; a size is not tried any more after that
+TRIALS_S, LEAST_SIZES = 60.0, 2  # in all; after that, no more sizes are tried
 SCHEDULES: dict[str, type[PipelineScheduleSingle]] = {"1f1b": Schedule1F1B, "gpipe": ScheduleGPipe}
 
 
@@ -95,7 +95,7 @@ def fastest(stage: Stage, kind: str, run: Run, inputs: Tensor, labels: Tensor) -
         dist.all_reduce(took)  # the ranks must agree
         seconds[size], trials_s = took.tolist()
         stage.module.zero_grad()
-        if trials_s > TRIALS_S * stage.place.world_size:
+        if len(seconds) >= LEAST_SIZES and trials_s > TRIALS_S * stage.place.world_size:
             break
     return min(seconds, key=lambda size: seconds[size])
 

@@ -22,6 +22,7 @@ from potluck.fleet_file import read_fleet
 
 OURS_TIMEOUT_S = 1800.0
 MEMORY_ROOM, MEMORY_ROUNDS = 1.1, 4
+NOT_REACHED = "not measured: our runtime had failed before"
 
 
 class Rate(NamedTuple):
@@ -137,8 +138,8 @@ def _measure(bench: Bench, cells: list[Cell], results: dict[Cell, Result], logs:
             DDP: core.fastest([size for size in SIZES if size <= share]),
             PIPELINING: core.fastest(bench.pipelining_sizes),
         }
-        first = told[PIPELINING].micro_batch  # where rounds take long, not all sizes are tried
-        piped = (first, *(size for size in bench.pipelining_sizes if size != first))
+        # Where rounds take long, not all sizes are tried.
+        piped = core.promising(bench.pipelining_sizes, cells[0].batch, len(bed.devices))
         sizes = {DDP: (told[DDP].micro_batch,), PIPELINING: piped}
         say(f"{cells[0].model} on one core: {core}; told: {told}")
         with Ideal(bed, cells[0], core.ideal_size) as ideal:
@@ -184,8 +185,12 @@ def _measure_ours(
                 for answer in answers:
                     system = answer["planner"]
                     _train(ours, results[cell], answer, yardstick)
-    except (RuntimeError, TimeoutError) as error:
+    except (RuntimeError, OSError) as error:
         results[cell].add(system, None, str(error))
+        systems = (OURS, *bench.planners)
+        results[cell].errors |= dict.fromkeys(systems[systems.index(system) + 1 :], NOT_REACHED)
+        for later in cells[cells.index(cell) + 1 :]:
+            results[later].errors |= dict.fromkeys(systems, NOT_REACHED)
 
 
 def _train_in_little_memory(bed: Testbed, result: Result, logs: Path) -> None:
@@ -203,7 +208,7 @@ def _train_in_little_memory(bed: Testbed, result: Result, logs: Path) -> None:
         with Ours(bed, logs / "little-memory") as ours:
             ours.train_by(result.cell, answer["given"], MEMORY_ROUNDS, OURS_TIMEOUT_S)
         words = "trained"
-    except (RuntimeError, TimeoutError) as error:
+    except (RuntimeError, OSError) as error:
         words = result.errors["little memory"] = str(error)
     kills = sum(map(bed.oom_kills, bed.devices)) - before
     say(f"{result.cell.name} {result.cell.model} in the memory of the plan and a tenth: {words}, {kills} killed")

@@ -8,7 +8,7 @@ from typing import Any
 
 from benchmarks.picture import document
 from benchmarks.throughput.cells import DDP, OURS
-from benchmarks.throughput.measure import Result
+from benchmarks.throughput.measure import NOT_REACHED, Result
 
 COLOURS = ("#4878a8", "#d9a441", "#8fb572", "#a05c8c", "#b9b9b9", "#c46a5a", "#5aa7a7", "#7d6b91", "#9c9c56", "#6b8e9f")
 _BAR, _GAP, _LEFT, _WIDTH, _TOP = 14, 26, 210, 620, 40
@@ -43,6 +43,9 @@ def _by_cell(results: Sequence[Result], value: Callable[[Result], Any]) -> dict[
 
 
 def _best_other(result: Result) -> float | None:
+    """None where somebody had no turn: nobody knows who is the best then."""
+    if NOT_REACHED in result.errors.values():
+        return None
     return max((rate for s in result.rates if s != OURS and (rate := result.rate(s)) is not None), default=None)
 
 

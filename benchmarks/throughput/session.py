@@ -40,9 +40,14 @@ class Ours:
                 COORDINATOR, command, env=environment(), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log
             )
         threading.Thread(target=self._listen, daemon=True).start()
-        with unhurried(self._bed):
-            self._agents = join_all(self._bed, logs=self._logs)
-            self._read(START_S)
+        self._agents: dict[str, subprocess.Popen[bytes]] = {}
+        try:
+            with unhurried(self._bed):
+                self._agents = join_all(self._bed, logs=self._logs)
+                self._read(START_S)
+        except BaseException:
+            self.__exit__(*sys.exc_info())
+            raise
         return self
 
     def __exit__(

@@ -9,7 +9,8 @@ import pytest
 
 from benchmarks.throughput import measure
 from benchmarks.throughput.cells import OURS, QUICK, Cell
-from benchmarks.throughput.measure import Rate, Result
+from benchmarks.throughput.measure import NOT_REACHED, Rate, Result
+from benchmarks.throughput.report import figures
 
 CELLS = [Cell("lab-1000", "gpt_10m"), Cell("lab-100", "gpt_10m")]
 
@@ -25,7 +26,10 @@ class _Failing:
     def __exit__(self, *_: object) -> None: ...
 
     def plan(self, *_: object) -> list[dict[str, Any]]:
-        return [{"planner": planner, "same_as": None, "error": None} for planner in (OURS, "eddl", "asteroid")]
+        return [
+            {"planner": planner, "plan": "", "predicted_s": None, "same_as": None, "error": None}
+            for planner in (OURS, "eddl", "asteroid")
+        ]
 
     def train(self, planner: str, timeout_s: float) -> dict[str, Any]:
         if planner != OURS:
@@ -52,4 +56,7 @@ def test_what_was_measured_before_ours_failed_counts_and_who_failed_is_named(
     assert {system: result.part(system) for result in results.values() for system in result.rates} == {
         "ddp": 0.5, OURS: 0.5
     }  # fmt: skip
-    assert [result.errors for result in results.values()] == [{"eddl": "our coordinator ended"}, {}]
+    first, second = (result.errors for result in results.values())
+    assert first == {"eddl": "our coordinator ended", "asteroid": NOT_REACHED}
+    assert second == dict.fromkeys((OURS, "eddl", "asteroid"), NOT_REACHED)
+    assert figures(list(results.values()))["best_peer_ratio"]["lab-1000"]["gpt_10m"] is None

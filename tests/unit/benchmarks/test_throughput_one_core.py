@@ -22,6 +22,12 @@ def test_a_rival_has_the_faster_order_at_the_sizes_it_can_have():
     assert core.channels_last_gain == 1.5
 
 
+def test_a_pipeline_tries_first_what_weighs_idle_stages_against_quick_passes():
+    core = OneCore({USUAL: {8: 17.0, 16: 18.0, 40: 18.5}})
+    assert core.promising((16, 8, 40), batch=240, stages=6) == (8, 16, 40)
+    assert core.promising((16, 8, 40), batch=240, stages=1) == (40, 16, 8)
+
+
 def test_without_images_there_is_one_order():
     assert OneCore({USUAL: {8: 50.0}}).channels_last_gain == 1.0
 
