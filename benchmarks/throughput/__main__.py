@@ -26,7 +26,7 @@ import torch
 
 from benchmarks.testbed import TestbedMissing, check_machine, ended_by_signals
 from benchmarks.testbed.agents import environment
-from benchmarks.throughput.cells import FLEETS, FULL, PEERS, PLANNERS, QUICK, Bench, Cell
+from benchmarks.throughput.cells import FLEETS, FULL, LEAST_BATCH, PEERS, PLANNERS, QUICK, Bench, Cell
 from benchmarks.throughput.kept import Kept, Measured, summary
 from benchmarks.throughput.measure import run, say
 from benchmarks.throughput.report import table
@@ -48,7 +48,7 @@ def transport_cost() -> tuple[float, float]:
 
 
 def chosen(bench: Bench, only: tuple[str, ...], beside: tuple[str, ...], repeats: int | None) -> Bench:
-    """The benchmark with only the cells named FLEET or FLEET:MODEL, and only these systems beside ours."""
+    """The benchmark with only the cells named FLEET, FLEET:MODEL or FLEET/BATCH:MODEL, and only these beside ours."""
     named = dict.fromkeys(cell for word in only for cell in _cells(bench, word))
     cells = tuple(named) if only else bench.cells
     if beside:
@@ -58,15 +58,20 @@ def chosen(bench: Bench, only: tuple[str, ...], beside: tuple[str, ...], repeats
 
 
 def _cells(bench: Bench, word: str) -> tuple[Cell, ...]:
-    fleet, _, model = word.partition(":")
+    place, _, model = word.partition(":")
+    fleet, slash, batch = place.partition("/")
     fleets = sorted(file.stem for file in FLEETS.glob("*.toml"))
     if fleet not in fleets:
         raise click.UsageError(f"--only {word}: no fleet {fleet!r}; give one of {', '.join(fleets)}")
     if ":" in word:
         if model not in WORKLOADS:
             raise click.UsageError(f"--only {word}: no model {model!r}; give one of {', '.join(WORKLOADS)}")
-        return (Cell(fleet, model),)
-    found = tuple(cell for cell in bench.cells if cell.fleet == fleet)
+        if slash and not (batch.isdecimal() and int(batch) and int(batch) % LEAST_BATCH == 0):
+            raise click.UsageError(
+                f"--only {word}: give a batch of a multiple of {LEAST_BATCH}, like {fleet}/120:{model}"
+            )
+        return (Cell(fleet, model, int(batch)) if slash else Cell(fleet, model),)
+    found = tuple(cell for cell in bench.cells if cell.name == place)
     if not found:
         raise click.UsageError(f"--only {word}: nothing is measured there by itself; name a model: {fleet}:MODEL")
     return found
@@ -74,7 +79,9 @@ def _cells(bench: Bench, word: str) -> tuple[Cell, ...]:
 
 @click.command()
 @click.option("--quick", is_flag=True, help="Two fleets, two models, four rivals, once each: 40 minutes.")
-@click.option("--only", multiple=True, help="Only these cells: FLEET or FLEET:MODEL; may be repeated.")
+@click.option(
+    "--only", multiple=True, help="Only these cells: FLEET, FLEET:MODEL or FLEET/BATCH:MODEL; may be repeated."
+)
 @click.option(
     "--beside",
     multiple=True,

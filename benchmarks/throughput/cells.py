@@ -14,6 +14,7 @@ ONE_F_ONE_B, GPIPE = f"{PIPELINING}-1f1b", f"{PIPELINING}-gpipe"
 PEERS = (DDP, ONE_F_ONE_B, GPIPE)
 HYBRID = ("pipedream", "dapple", "hetpipe")
 PLANNERS = ("single", "data-parallel", "gpipe", "1f1b", "eddl", "ftpipehd", *HYBRID, "asteroid")
+LEAST_BATCH = 120  # batches are multiples of it: most sizes of micro-batches divide it
 MICRO_BATCHES = (8, 12, 16, 24, 30, 40, 60, 80, 120, 240)  # sizes that every planner may choose from
 
 

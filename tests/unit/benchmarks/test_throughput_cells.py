@@ -16,6 +16,9 @@ def test_cells_are_chosen_by_fleet_or_by_fleet_and_model() -> None:
         Cell("lab-100", "mobilenet_v2"), Cell("lab-100", "resnet50"), Cell("nanos-1000", "resnet50"),
     )  # fmt: skip
     assert chosen(FULL, words, (), 2).repeats == 2
+    smaller = Cell("lab-1000", "mobilenet_v2", 120)
+    assert chosen(QUICK, ("lab-1000/120:mobilenet_v2",), (), None).cells == (smaller,)
+    assert chosen(FULL, ("lab-1000/120",), (), None).cells == (smaller,)
 
 
 def test_systems_are_chosen_by_name() -> None:
@@ -30,6 +33,7 @@ def test_systems_are_chosen_by_name() -> None:
         ("nowhere", "no fleet 'nowhere'; give one of lab-100, "),
         ("lab-100:nothing", "no model 'nothing'; give one of mobilenet_v2, "),
         ("three-100", "name a model: three-100:MODEL"),
+        ("lab-100/7:resnet50", "a batch of a multiple of 120, like lab-100/120:resnet50"),
     ],
 )
 def test_a_cell_that_there_is_not_is_refused_before_anything_is_measured(word: str, said: str) -> None:
