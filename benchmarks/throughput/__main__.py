@@ -78,7 +78,7 @@ def _cells(bench: Bench, word: str) -> tuple[Cell, ...]:
 
 
 @click.command()
-@click.option("--quick", is_flag=True, help="Two fleets, two models, four rivals, once each: 40 minutes.")
+@click.option("--quick", is_flag=True, help="Two fleets, two models, four rivals, once each: half an hour.")
 @click.option(
     "--only", multiple=True, help="Only these cells: FLEET, FLEET:MODEL or FLEET/BATCH:MODEL; may be repeated."
 )
