@@ -74,6 +74,7 @@ class Result:
             self.errors[system] = error or "no word"
             words = self.errors[system]
         else:
+            self.errors.pop(system, None)  # it failed in an earlier run, and does not any more
             self.rates.setdefault(system, []).append(rate)
             words = f"{rate.samples_per_s:.1f} samples/s where plain trainers reach {rate.ideal:.1f}: {rate.part:.2f}"
         say(f"{self.cell.name} {self.cell.model} {system}: {words}")

@@ -60,3 +60,11 @@ def test_what_was_measured_before_ours_failed_counts_and_who_failed_is_named(
     assert first == {"eddl": "our coordinator ended", "asteroid": NOT_REACHED}
     assert second == dict.fromkeys((OURS, "eddl", "asteroid"), NOT_REACHED)
     assert figures(list(results.values()))["best_peer_ratio"]["lab-1000"]["gpt_10m"] is None
+
+
+def test_what_failed_before_and_is_measured_now_has_not_failed() -> None:
+    result = Result(CELLS[0])
+    result.add("asteroid", None, NOT_REACHED)
+    result.add("asteroid", Rate(50.0, 100.0), None)
+    assert result.errors == {}
+    assert result.part("asteroid") == 0.5
