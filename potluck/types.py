@@ -257,6 +257,9 @@ class DeviceProfile(Value, frozen=True, kw_only=True):
     host: str = ""  # the machine it was measured on, in words
 
 
+TRUNK_ARROW = " → "  # in the name of a line that links share
+
+
 class LinkProfile(Value, frozen=True, kw_only=True):
     """What one direction of a link carries."""
 
@@ -265,6 +268,7 @@ class LinkProfile(Value, frozen=True, kw_only=True):
     bandwidth_bytes_s: float | None = None  # None: not limited
     latency_s: float = 0.0
     measured: bool = True
+    trunk: str = ""  # links that name the same line share what it carries, as those from one room to another do
 
 
 class Profile(Value, frozen=True, kw_only=True):

@@ -20,6 +20,7 @@ from potluck.plan.routes import Route, routes, rows
 from potluck.plan.schedule import ROUNDS_AHEAD
 from potluck.plan.station import Station, Stations
 from potluck.plan.tables import Array, Tables
+from potluck.plan.trunks import Trunks
 from potluck.types import ModelFacts, Plan, Profile
 
 Line = tuple[Station, ...]  # one plan: its stations in order
@@ -55,6 +56,7 @@ class CostModel:
         self.rows, self.micro_batches = micro_batch_size, micro_batches
         self.tables = tables or Tables(profile)
         self.stations = Stations(facts, self.tables, micro_batch_size, micro_batches)
+        self.trunks = Trunks(self.stations)
         self._wires: dict[tuple[int, int, int, bool], _Sent] = {}
 
     def line(self, shape: Shape) -> Line | None:
@@ -100,7 +102,8 @@ class CostModel:
         for likeness, places in alike.items():
             some = [lines[i] for i in places]
             pipeline = self._pipeline(some, [edges[i] for i in places], likeness)
-            result[places] = self._round(some, pipeline, likeness[3])
+            shared_s = [self.trunks.busiest_s(lines[i], *edges[i]) for i in places]
+            result[places] = np.maximum(self._round(some, pipeline, likeness[3]), shared_s)
         return result
 
     def _pipeline(
@@ -210,13 +213,14 @@ class CostModel:
         return tuple(occupancy for occupancy, _ in sent), tuple(latency for _, latency in sent)
 
     def _message(self, ways: Sequence[Route], row_bytes: int) -> tuple[float, float]:
-        """Occupancy of the busiest sender, and what the last rows need beside that."""
-        sent: dict[str, float] = {}
+        """Occupancy of the busiest line, and what the last rows need beside that."""
+        sent: dict[str, float] = {}  # by whose line, or by the line that several share
         latest = 0.0
         for way in ways:
             seconds = self.tables.transfer_s(way.source, way.target, (way.stop - way.start) * row_bytes)
-            sent[way.source] = sent.get(way.source, 0.0) + seconds
-            latest = max(latest, sent[way.source] + self.tables.latency_s(way.source, way.target))
+            line = self.tables.trunk(way.source, way.target) or way.source
+            sent[line] = sent.get(line, 0.0) + seconds
+            latest = max(latest, sent[line] + self.tables.latency_s(way.source, way.target))
         occupancy = max(sent.values())
         return occupancy, latest - occupancy
 

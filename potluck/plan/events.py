@@ -3,7 +3,8 @@
 It is the finer half of the cost model. Compute takes what the profile says; a message leaves its sender after those
 before it, occupies the way for its size, and arrives a latency later. On a half-duplex medium a device sends or
 receives, one message at a time; on a shared one only one message is on its way at any time. On a full-duplex one, what
-many send to one at once, to be summed, arrives at the rate of that one's line. Who comes first is served first.
+many send to one at once, to be summed, arrives at the rate of that one's line, and links that share a line (a trunk
+between two rooms) take turns on it. Who comes first is served first.
 Back-pressure is not simulated: `plan/schedule.py` gives links the room a plan needs.
 """
 
@@ -84,6 +85,7 @@ class _World:
         self.waiting: dict[Key, list[_Walker]] = {}
         self.ports: dict[str, float] = {}
         self.inlets: dict[str, float] = {}  # device → when all that was sent to it will be there
+        self.trunks: dict[str, float] = {}  # line that links share → when all that was sent over it will be there
         self.ready: dict[int, dict[str, float]] = {}
         self.spans: list[Span] = []
         self.reducing: dict[str, int] = {}  # device → place of its last span of summing gradients
@@ -188,6 +190,9 @@ class _World:
     def _send(self, parcel: Parcel, now: float) -> float:
         """When a message is there. Messages come in the order of time, so first come is first served."""
         medium = self.profile.medium
+        trunk = self.tables.trunk(parcel.source, parcel.target) if medium == "full" else ""
+        if trunk:
+            return self._send_through(trunk, parcel, now)
         used = {"full": (parcel.source,), "half": (parcel.source, parcel.target), "shared": ("",)}[medium]
         start = max([now, *(self.ports.get(port, 0.0) for port in used)])
         left = start + parcel.transfer_s
@@ -197,6 +202,13 @@ class _World:
             inlet_s = self.tables.inlet_s(parcel.target, parcel.size_bytes)
             left = self.inlets[parcel.target] = max(left, self.inlets.get(parcel.target, 0.0) + inlet_s)
         return left + parcel.latency_s
+
+    def _send_through(self, trunk: str, parcel: Parcel, now: float) -> float:
+        """When a message is there that goes over a line which others share; its sender's own line is free earlier."""
+        start = max(now, self.ports.get(parcel.source, 0.0))
+        self.ports[parcel.source] = start + self.tables.outlet_s(parcel.source, parcel.size_bytes)
+        self.trunks[trunk] = max(start, self.trunks.get(trunk, 0.0)) + parcel.transfer_s
+        return self.trunks[trunk] + parcel.latency_s
 
     def _arrive(self, key: Key, when: float) -> None:
         self.arrived[key] = when

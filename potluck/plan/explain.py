@@ -12,7 +12,7 @@ from potluck.plan.groups import uncoupled
 from potluck.plan.memory import peak_bytes
 from potluck.plan.messages import Messages, Parcel
 from potluck.plan.schedule import late_weights
-from potluck.plan.tables import Tables
+from potluck.plan.tables import Tables, ends
 from potluck.types import COORDINATOR, LinkProfile, ModelFacts, Plan, Profile, Stage
 
 _NEARLY_ALL = 0.85  # of a round: who is that busy is the bottleneck, whatever else
@@ -75,12 +75,14 @@ class Explainer:
         return 1 - free / self.simulated.round_s
 
     def line_parts(self) -> dict[tuple[str, str], float]:
-        """(sender, receiver) → the part of a round for which tensors occupy the way; on a shared medium, of all."""
+        """(sender, receiver) → the part of a round for which tensors occupy the way; on a shared medium, or a line that
+        several links share, of all."""
         sent: dict[tuple[str, str], float] = {}
         messages = Messages(self.plan, self.facts, self.tables)
         for parcel in self._parcels(messages):
             shared = self.profile.medium == "shared"
-            pair = ("everybody", "everybody") if shared else (parcel.source, parcel.target)
+            trunk = self.tables.trunk(parcel.source, parcel.target)
+            pair = ("everybody", "everybody") if shared else ends(trunk) or (parcel.source, parcel.target)
             sent[pair] = sent.get(pair, 0.0) + parcel.transfer_s
         return {pair: seconds / self.simulated.round_s for pair, seconds in sent.items() if seconds}
 

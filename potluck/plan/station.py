@@ -255,7 +255,7 @@ class Stations:
         by_turns = stage.sharing == "turns"
         times = [m.share if by_turns else self.micro_batches for m in stage.group]
         return sum(
-            n * self.tables.transfer_s(COORDINATOR, m.device, size * r)
+            n * self.tables.leaving_s(COORDINATOR, m.device, size * r)
             for m, n, r in zip(stage.group, times, rows, strict=True)
         )
 

@@ -73,6 +73,12 @@ def parts_of(group: Sequence[Member]) -> dict[str, float]:
     return {member.device: member.sums / whole for member in group}
 
 
+def summing_parcels(group: Sequence[Member]) -> list[tuple[str, str, float]]:
+    """From whom to whom which part of a group's gradients goes while they are summed, there and back."""
+    parts = parts_of(group)
+    return [(a, b, parts[a] + parts[b]) for a in parts for b in parts if a != b]
+
+
 def summing_s(tables: Tables, group: Sequence[Member], size_bytes: float) -> list[Summing]:
     """What each member of a group spends on summing so many bytes."""
     others, parts = len(group) - 1, np.array(list(parts_of(group).values()))
@@ -81,6 +87,8 @@ def summing_s(tables: Tables, group: Sequence[Member], size_bytes: float) -> lis
     moved = size_bytes * ((1 - parts) + others * parts)
     handling = (adders + others * (parts > 0)) * rates.message_s + moved * rates.copy
     lines = size_bytes * _lines(rates.lines, rates.inlet, parts, tables.profile.medium)
+    shared = tables.trunk_loads(summing_parcels(group))
+    lines = np.maximum(lines, size_bytes * max(shared.values(), default=0.0))
     columns = (handling.tolist(), lines.tolist(), rates.latency_s.max(axis=1).tolist())
     return [Summing(*row) for row in zip(*columns, strict=True)]
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from potluck.types import BlockProfile, DeviceProfile, Profile
+from potluck.types import TRUNK_ARROW, BlockProfile, DeviceProfile, Profile
 
 Array = NDArray[np.float64]
 _SUMMED = ("forward_s", "backward_s", "kept_bytes")
@@ -110,6 +110,12 @@ class Rates(NamedTuple):
     message_s: Array
 
 
+def ends(trunk: str) -> tuple[str, str] | None:
+    """From where to where a line leads that links share; None for no line."""
+    source, arrow, target = trunk.partition(TRUNK_ARROW)
+    return (source, target) if arrow else None
+
+
 class Tables:
     """All devices of a profile, and the links between them."""
 
@@ -127,6 +133,34 @@ class Tables:
         """Seconds a message is on the way beside that."""
         link = self._links.get((source, target))
         return 0.0 if link is None else link.latency_s
+
+    def trunk(self, source: str, target: str) -> str:
+        """The line that this way shares with others; none, if empty."""
+        link = self._links.get((source, target))
+        return "" if link is None else link.trunk
+
+    def trunk_loads(self, parcels: Iterable[tuple[str, str, float]]) -> dict[str, float]:
+        """Seconds for which each shared line is taken by messages from, to and of so many bytes."""
+        loads: dict[str, float] = {}
+        for source, target, size in parcels if self.has_trunks else ():
+            if name := self.trunk(source, target):
+                loads[name] = loads.get(name, 0.0) + self.transfer_s(source, target, size)
+        return loads
+
+    @cached_property
+    def has_trunks(self) -> bool:
+        """Whether any links share a line."""
+        return any(link.trunk for link in self.profile.links)
+
+    def outlet_s(self, source: str, size_bytes: float) -> float:
+        """Seconds for which what leaves a device takes its own line, wherever it goes: as fast as its fastest."""
+        return size_bytes / self._outlets[source] if source in self._outlets else 0.0
+
+    def leaving_s(self, source: str, target: str, size_bytes: float) -> float:
+        """Seconds for which a message takes its sender's line: a slow line further on, that others share, is not it."""
+        if self.trunk(source, target):
+            return self.outlet_s(source, size_bytes)
+        return self.transfer_s(source, target, size_bytes)
 
     def inlet_s(self, target: str, size_bytes: float) -> float:
         """Seconds for which what comes to a device takes its line, wherever it comes from: as fast as its fastest."""
@@ -155,16 +189,24 @@ class Tables:
 
     @cached_property
     def _inlets(self) -> dict[str, float]:
-        """Device → bytes per second that it can be given; who has an unlimited link has no limit."""
-        found: dict[str, list[float | None]] = {}
-        for link in self.profile.links:
-            found.setdefault(link.target, []).append(link.bandwidth_bytes_s)
-        return {d: max(r for r in rates if r) for d, rates in found.items() if all(rates)}
+        return _fastest((link.target, link.bandwidth_bytes_s) for link in self.profile.links)
+
+    @cached_property
+    def _outlets(self) -> dict[str, float]:
+        return _fastest((link.source, link.bandwidth_bytes_s) for link in self.profile.links)
 
     @cached_property
     def block_count(self) -> int:
         """Blocks of the model."""
         return len(self.profile.devices[0].blocks)
+
+
+def _fastest(rates: Iterable[tuple[str, float | None]]) -> dict[str, float]:
+    """Device → bytes per second of the fastest of its links; who has an unlimited one has no limit."""
+    found: dict[str, list[float | None]] = {}
+    for device, rate in rates:
+        found.setdefault(device, []).append(rate)
+    return {d: max(r for r in rates if r) for d, rates in found.items() if all(rates)}
 
 
 def _figures(blocks: Sequence[BlockProfile], rows: list[int]) -> tuple[dict[str, Array], Array]:

@@ -7,6 +7,8 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from msgspec.structs import replace
+
 from potluck.types import COORDINATOR, LinkProfile, Medium
 from potluck.wire.link import Link, Tag
 
@@ -156,8 +158,13 @@ def medium(found: Mapping[Pair, Probing]) -> Medium:
     return "half" if votes and 2 * sum(votes) > len(votes) else "full"
 
 
-def link_profiles(devices: Sequence[str], found: Mapping[Pair, Probing]) -> tuple[LinkProfile, ...]:
-    """Every direction of every link; one that was not measured is as good as the worse of its two ends' others."""
+def link_profiles(
+    devices: Sequence[str], found: Mapping[Pair, Probing], trunks: Mapping[Pair, str] | None = None
+) -> tuple[LinkProfile, ...]:
+    """Every direction of every link; one that was not measured is as good as the worse of its two ends' others.
+
+    `trunks` names the line that some of them share.
+    """
     nodes = [COORDINATOR, *devices]
     links = []
     for source in nodes:
@@ -177,9 +184,7 @@ def link_profiles(devices: Sequence[str], found: Mapping[Pair, Probing]) -> tupl
                     max(p.bandwidth_bytes_s for p in near),
                 )
                 latency = statistics.median(p.latency_s for p in near)
-            links.append(
-                LinkProfile(
-                    source=source, target=target, bandwidth_bytes_s=rate, latency_s=latency, measured=known is not None
-                )
-            )
+            trunk = (trunks or {}).get((source, target), "")
+            link = LinkProfile(source=source, target=target, bandwidth_bytes_s=rate, latency_s=latency, trunk=trunk)
+            links.append(link if known is not None else replace(link, measured=False))
     return tuple(links)

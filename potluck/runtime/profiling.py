@@ -24,6 +24,7 @@ from potluck.profile.late import share_late_parts
 from potluck.profile.network import Pair, Probing, link_profiles, medium, pair_rounds, probe
 from potluck.profile.refresh import cell_to_retime, links_changed, refresh
 from potluck.profile.store import DeviceKey, Network, NetworkKey, Store
+from potluck.profile.trunks import is_shared, passages, through
 from potluck.runtime.live_fleet import LiveFleet
 from potluck.runtime.loading import first_samples
 from potluck.runtime.prepare import PreparedJob
@@ -198,8 +199,9 @@ class _Profiling:
         known = None if self._store is None or self._settings.fresh else self._store.network(key)
         if known is not None and self._links_hold(known):
             return known
-        found = self._probe_links(self._network_s())
-        network = Network(links=link_profiles(self._devices, found), medium=medium(found), commit_s=self._commit_s())
+        found, trunks = self._probe_links(self._network_s())
+        links = link_profiles(self._devices, found, trunks)
+        network = Network(links=links, medium=medium(found), commit_s=self._commit_s())
         if self._store is not None:
             self._store.keep(key, network)
         return network
@@ -211,27 +213,44 @@ class _Profiling:
         """Whether links still carry what they did; where a brief look says no, a second one decides."""
         why = None
         for _ in range(_LINKS_AGAIN_TIMES):
-            why = links_changed(known.links, self._probe_links(self._network_s() * _LINKS_AGAIN_PART))
+            why = links_changed(known.links, self._probe_links(self._network_s() * _LINKS_AGAIN_PART)[0])
             if why is None:
                 return True
         self._settings.note(f"links: measured anew, as {why}")
         return False
 
-    def _probe_links(self, seconds: float) -> dict[Pair, Probing]:
-        """Pairs that share no device are measured at the same time."""
-        live = self._live
-        term = live.next_term(0)
-        peers = {**{d: live.roster.links[d] for d in self._devices}, COORDINATOR: live.link.address}
-        for device in self._devices:
-            live.roster.send(device, Meet(term=term, peers={n: a for n, a in peers.items() if n != device}))
-        live.link.adopt(term, {n: a for n, a in peers.items() if n != COORDINATOR})
+    def _probe_links(self, seconds: float) -> tuple[dict[Pair, Probing], dict[Pair, str]]:
+        """What links carry, and which line some of them share; pairs that share no device are measured at once."""
+        self._meet()
         rounds = pair_rounds(self._devices)
         found: dict[Pair, Probing] = {}
         for number, pairs in enumerate(rounds):
             self._settings.progress("links", number, len(rounds))
             found |= self._probe_round(pairs, seconds / len(rounds))
         self._settings.progress("links", len(rounds), len(rounds))
-        return found
+        return self._with_trunks(found, seconds / len(rounds))
+
+    def _meet(self) -> None:
+        """Has everybody open links to everybody, in a term of their own."""
+        live = self._live
+        term = live.next_term(0)
+        peers = {**{d: live.roster.links[d] for d in self._devices}, COORDINATOR: live.link.address}
+        for device in self._devices:
+            live.roster.send(device, Meet(term=term, peers={n: a for n, a in peers.items() if n != device}))
+        live.link.adopt(term, {n: a for n, a in peers.items() if n != COORDINATOR})
+
+    def _with_trunks(self, found: dict[Pair, Probing], budget_s: float) -> tuple[dict[Pair, Probing], dict[Pair, str]]:
+        """Links between rooms that share one line carry what one of them does by itself, all together."""
+        corrected, names = dict(found), dict[Pair, str]()
+        for passage in passages(found):
+            self._meet()
+            alone = self._probe_round([passage.pairs[0]], budget_s)
+            self._meet()
+            if is_shared(alone, self._probe_round(list(passage.pairs), budget_s)):
+                probings, named = through(passage, alone, found)
+                corrected |= probings
+                names |= named
+        return corrected, names
 
     def _probe_round(self, pairs: list[Pair], budget_s: float) -> dict[Pair, Probing]:
         live, found = self._live, {}

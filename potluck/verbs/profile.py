@@ -90,10 +90,23 @@ def _device_lines(device: DeviceProfile, rows: int) -> list[str]:
 def _link_lines(found: Profile) -> list[str]:
     lines = [f"links: {'both directions at once' if found.medium == 'full' else found.medium + ' duplex'}; "
              f"a commit takes {1e3 * found.commit_s:.1f} ms"]  # fmt: skip
-    return lines + [f"  {_link_text(link)}" for link in found.links]
+    return lines + [f"  {_link_text(link)}" for link in found.links] + _trunk_lines(found)
+
+
+def _trunk_lines(found: Profile) -> list[str]:
+    """Lines that several links share."""
+    shared: dict[str, list[LinkProfile]] = {}
+    for link in found.links:
+        if link.trunk:
+            shared.setdefault(link.trunk, []).append(link)
+    return [f"  one line for all: {_rate_text(links[0])} {name}" for name, links in shared.items()]
 
 
 def _link_text(link: LinkProfile) -> str:
-    rate = "no limit" if link.bandwidth_bytes_s is None else f"{8e-6 * link.bandwidth_bytes_s:,.0f} Mbit/s"
     star = "" if link.measured else " *"
-    return f"{link.source} → {link.target}: {rate}, {1e3 * link.latency_s:.2f} ms{star}"
+    shared = ", shared" if link.trunk else ""
+    return f"{link.source} → {link.target}: {_rate_text(link)}{shared}, {1e3 * link.latency_s:.2f} ms{star}"
+
+
+def _rate_text(link: LinkProfile) -> str:
+    return "no limit" if link.bandwidth_bytes_s is None else f"{8e-6 * link.bandwidth_bytes_s:,.0f} Mbit/s"

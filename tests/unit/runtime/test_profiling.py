@@ -43,8 +43,8 @@ class Scripted(_Profiling):
     def _answers(self, devices: object, budget_s: float) -> list[tuple[str, Measured]]:
         return [(device, Measured(again=cell(self.times_s.pop(0)))) for device in list(devices)]  # type: ignore[call-overload]
 
-    def _probe_links(self, seconds: float) -> dict[Pair, Probing]:
-        return {("coordinator", "pi"): Probing(self.rates.pop(0), 0.01, 1.0)}
+    def _probe_links(self, seconds: float) -> tuple[dict[Pair, Probing], dict[Pair, str]]:
+        return {("coordinator", "pi"): Probing(self.rates.pop(0), 0.01, 1.0)}, {}
 
 
 @pytest.mark.parametrize(
@@ -77,3 +77,32 @@ def test_the_file_that_a_commit_is_timed_with_is_not_in_the_working_directory(tm
     it._store = None
     it._scratch()
     assert asked == [tmp_path / "profiles", None]
+
+
+class TwoRooms(_Profiling):
+    """Two rooms whose links carry 1e7 bytes/s alone, and a part of that with others at the same time."""
+
+    def __init__(self, part: float) -> None:
+        self.part, self.met = part, 0
+
+    def _meet(self) -> None:
+        self.met += 1
+
+    def _probe_round(self, pairs: list[Pair], budget_s: float) -> dict[Pair, Probing]:
+        rate = 1e7 * (1.0 if len(pairs) == 1 else self.part)
+        return {way: Probing(rate, 0.01, 1.0) for a, b in pairs for way in ((a, b), (b, a))}
+
+
+@pytest.mark.parametrize(("part", "shared"), [(0.5, True), (0.95, False)])
+def test_links_that_slow_each_other_down_share_a_line(part: float, shared: bool) -> None:
+    home = {"coordinator": 0, "a": 0, "b": 1, "c": 1}
+    found = {
+        (x, y): Probing(1e8 if home[x] == home[y] else 1e7 * part, 0.01, 1.0) for x in home for y in home if x != y
+    }
+    it = TwoRooms(part)
+    corrected, trunks = it._with_trunks(found, 1.0)
+    assert it.met == 2  # tags of one measurement must not meet those of another
+    across = {pair for pair in found if home[pair[0]] != home[pair[1]]}
+    assert set(trunks) == (across if shared else set())
+    assert {corrected[pair].bandwidth_bytes_s for pair in across} == {1e7 if shared else 1e7 * part}
+    assert all(corrected[pair] == found[pair] for pair in set(found) - across)
