@@ -17,6 +17,7 @@ _MESSAGES = 16
 _BETWEEN = 4 * 2**20  # floats that are touched between two: a device computes meanwhile, and finds its caches cold
 _SMALL, _LARGE = 256, 256 * 1024  # floats
 _TIMEOUT_S = 10.0
+_NOISE_S = 1e-6  # no processor copies a megabyte in less
 
 
 def message_cost(carrier: str, device: torch.device, pace: Pace, budget_s: float) -> tuple[float, float | None]:
@@ -33,8 +34,13 @@ def message_cost(carrier: str, device: torch.device, pace: Pace, budget_s: float
     finally:
         here.close()
         there.close()
-    more_s = max(large - small, 1e-9)
-    return small, 4 * (_LARGE - _SMALL) / more_s
+    return small, bytes_per_second(small, large)
+
+
+def bytes_per_second(small_s: float, large_s: float) -> float | None:
+    """What the size of a message costs, from a small one and a large one; None where noise is larger than that."""
+    more_s = large_s - small_s
+    return 4 * (_LARGE - _SMALL) / more_s if more_s > _NOISE_S else None
 
 
 def _seconds(here: Link, there: Link, device: torch.device, pace: Pace, floats: int, deadline: float) -> float:

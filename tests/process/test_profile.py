@@ -106,12 +106,12 @@ def test_the_verb_saves_shows_and_refuses(tmp_path):
     assert "a → b" in out
     assert "whole model" in out
     assert list((tmp_path / "cache" / "potluck" / "profiles").iterdir())
-    code, out, _ = run(tmp_path, "job.py", "--load", "p.json", "--json")
+    code, out, err = run(tmp_path, "job.py", "--load", "p.json", "--json")
+    assert code == 0, err
     shown = json.loads(out.splitlines()[-1])
-    assert code == 0
     assert [d["device"]["name"] for d in shown["devices"]] == ["a", "b"]
     code, _, err = run(tmp_path, "other.py", "--load", "p.json")
-    assert code == 2
+    assert code == 2, err
     assert "p.json: a profile of another model" in err.splitlines()[-1]
 
 
