@@ -99,7 +99,7 @@ def test_a_slower_device_takes_longer(prepared):
 
 
 def seconds_for_each_of_the_processor(bench, count=20):
-    """What a device says that work took, for each second for which the processor had it: others' work does not count."""
+    """What a device says that work took, for each second for which the processor had it; others' work is not in it."""
     bench.inputs(ROWS)
     began = time.thread_time()
     said_s = count * sum(bench.chunk(ROWS, count))
