@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.testbed import Testbed, join_all, start_potluck
-from potluck.types import COORDINATOR, DeviceSpec, Fleet, LinkSpec
+from potluck.types import COORDINATOR
 from tests.process.testbed_programs import (
     ALLOCATE,
     FLEETS,
@@ -26,6 +26,7 @@ from tests.process.testbed_programs import (
     on_a_testbed,
     settles,
     transfer,
+    two_rooms,
     wait_until,
 )
 
@@ -77,12 +78,7 @@ class TestLimits:
 
     @pytest.mark.full
     def test_two_rooms_share_the_line_between_them_and_have_their_own_inside(self):
-        speeds = {"a0": 0.4, "a1": 0.4, "b0": 0.4, "b1": 0.4}
-        far = [LinkSpec(between=(a, b), bandwidth_bytes_s=100 * MBIT) for a in ("a0", "a1") for b in ("b0", "b1")]
-        far += [LinkSpec(between=(COORDINATOR, b), bandwidth_bytes_s=100 * MBIT) for b in ("b0", "b1")]
-        devices = tuple(DeviceSpec(name=name, speed=speed) for name, speed in speeds.items())
-        fleet = Fleet(devices=devices, bandwidth_bytes_s=400 * MBIT, links=tuple(far))
-        with Testbed(fleet, name="rooms") as bed:
+        with Testbed(two_rooms(), name="rooms") as bed:
             assert settles({transfer(bed, "a0", "a1"): 400 * MBIT})
             bed.kill("a0")
             bed.kill("a1")

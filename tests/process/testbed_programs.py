@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.testbed import Testbed, TestbedMissing, check_machine
-from potluck.types import DeviceSpec, Fleet
+from potluck.types import COORDINATOR, DeviceSpec, Fleet, LinkSpec
 
 ROOT = Path(__file__).parents[2]
 FLEETS = ROOT / "benchmarks" / "fleets"
@@ -81,6 +81,16 @@ def fleet_of(*speeds: float, bandwidth: float | None = None, memory: int = 0) ->
     """Devices d0, d1, … of these speeds."""
     devices = [DeviceSpec(name=f"d{i}", speed=speed, memory_bytes=memory) for i, speed in enumerate(speeds)]
     return Fleet(devices=tuple(devices), bandwidth_bytes_s=bandwidth)
+
+
+def two_rooms() -> Fleet:
+    """Two devices in each of two rooms, with 400 Mbit/s inside and one line of 100 Mbit/s between them."""
+    far = [(a, b) for a in ("a0", "a1", COORDINATOR) for b in ("b0", "b1")]
+    return Fleet(
+        devices=tuple(DeviceSpec(name=name, speed=0.4) for name in ("a0", "a1", "b0", "b1")),
+        bandwidth_bytes_s=400 * MBIT,
+        links=tuple(LinkSpec(between=pair, bandwidth_bytes_s=100 * MBIT) for pair in far),
+    )
 
 
 def wait_until(true: Callable[[], object], what: str) -> None:

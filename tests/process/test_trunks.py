@@ -1,0 +1,43 @@
+"""Two rooms with one line between them: potluck finds out by measuring."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from benchmarks.testbed import Testbed, join_all, start_potluck
+from potluck.profile.store import load
+from tests.process.testbed_programs import MBIT, on_a_testbed, two_rooms
+
+pytestmark = [*on_a_testbed, pytest.mark.full, pytest.mark.timeout(300)]
+
+JOB = """
+import torch
+from torch import nn
+import potluck
+
+data = torch.randn(64, 16), torch.randint(0, 4, (64,))
+model = nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 4))
+job = potluck.Job(model=model, loss=nn.functional.cross_entropy, optimizer=potluck.SGD(lr=0.1), data=data, batch_size=8)
+"""
+
+
+def test_links_between_two_rooms_are_found_to_share_a_line(tmp_path: Path) -> None:
+    job, saved = tmp_path / "job.py", tmp_path / "profile.json"
+    job.write_text(JOB)
+    verb = ["profile", str(job), "--profile-seconds", "20", "--fresh", "--save", str(saved)]
+    with Testbed(two_rooms(), name="trunk") as bed:
+        coordinator = start_potluck(bed, verb, stderr=subprocess.PIPE)
+        agents = join_all(bed, logs=tmp_path)
+        _, words = coordinator.communicate(timeout=200)
+        assert coordinator.returncode == 0, words.decode()
+        for agent in agents.values():
+            agent.wait(30)
+    links = {(link.source, link.target): link for link in load(saved).links}
+    across = {pair for pair in links if pair[0].startswith("b") != pair[1].startswith("b")}
+    assert {pair for pair, link in links.items() if link.trunk} == across
+    assert {links[pair].trunk for pair in across} == {"a0+a1+coordinator → b0+b1", "b0+b1 → a0+a1+coordinator"}
+    for pair in across:
+        assert 0.5 * 100 * MBIT < (links[pair].bandwidth_bytes_s or 0.0) < 1.3 * 100 * MBIT
