@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
+from typing import Literal
 
 from msgspec.structs import replace
 
@@ -27,6 +28,7 @@ _FASTER = 0.999  # and what it has to gain
 _AT_ONCE = 6  # plans among which a faster one is looked for
 _SAME = 0.005  # two times that differ by less are the same to a person
 
+Kind = Literal["one group", "shared stages", "single devices"]
 Offer = tuple[float, Plan]  # seconds of a round by the cost model, and the plan
 Near = Callable[[Plan], Iterable[Offer]]
 
@@ -121,13 +123,13 @@ class Jury:
         return found
 
     def refine(self, near: Near, beside: Near) -> None:
-        """Climbs from the fastest plan, then from the fastest of each number of micro-batches, while there is time.
+        """Climbs from the fastest plan of each kind, then of each number of micro-batches, while there is time.
 
         A step goes to a faster one of the plans `near` (other cuts and depths), else of those `beside` (other groups).
         What makes a plan fast where weight gradients are put off differs from what the cost model sees, which knows
         nothing of that; so each of these is simulated with its weight gradients put off.
         """
-        for start in self._fastest_by_micro_batches():
+        for start in self._worth_climbing_from():
             best = start
             while time.monotonic() < self._deadline:
                 late = [stage.late_weights for stage in best.plan.stages]
@@ -139,11 +141,14 @@ class Jury:
                     break
                 best = better
 
-    def _fastest_by_micro_batches(self) -> list[Judged]:
-        found: dict[int, Judged] = {}
+    def _worth_climbing_from(self) -> list[Judged]:
+        """The fastest plan of all first."""
+        kinds: dict[Kind, Judged] = {}
+        counts: dict[int, Judged] = {}
         for judged in sorted(self._judged.values(), key=lambda j: j.sample_s):
-            found.setdefault(judged.plan.micro_batches, judged)
-        return list(found.values())
+            kinds.setdefault(kind_of(judged.plan), judged)
+            counts.setdefault(judged.plan.micro_batches, judged)
+        return list({judged.plan: judged for judged in (*kinds.values(), *counts.values())}.values())
 
     def _faster_step(self, best: Judged, offered: Iterable[Offer]) -> Judged | None:
         """The fastest of the first few of these plans among which there is a faster one, while there is time."""
@@ -175,12 +180,13 @@ class Jury:
         rivals = [j.sample_s for plan, j in self._judged.items() if plan in self._rivals]
         return _fewest_devices(self._judged.values(), min(rivals, default=float("inf")))
 
-    def chosen_of_the_other_kind(self) -> Judged | None:
-        """Likewise of those in which one group has the whole model, where the chosen one is a pipeline, or the other
-        way round."""
-        kind = is_pipeline(self.chosen().plan)
-        others = [judged for judged in self._judged.values() if is_pipeline(judged.plan) != kind]
-        return _fewest_devices(others) if others else None
+    def chosen_of_other_kinds(self) -> list[Judged]:
+        """Likewise of each kind of plan that the chosen one is not of."""
+        by_kind: dict[Kind, list[Judged]] = {}
+        for judged in self._judged.values():
+            by_kind.setdefault(kind_of(judged.plan), []).append(judged)
+        by_kind.pop(kind_of(self.chosen().plan))
+        return [_fewest_devices(others) for others in by_kind.values()]
 
     def runner_up(self, chosen: Judged) -> Judged | None:
         """The fastest other one: with other stages, or the same on other devices that take another time."""
@@ -222,9 +228,11 @@ def _fewest_devices(judged: Collection[Judged], limit: float = float("inf")) -> 
     return min((j for j in judged if j.sample_s <= limit), key=lambda j: (len(j.plan.devices), j.sample_s))
 
 
-def is_pipeline(plan: Plan) -> bool:
-    """Whether there is more than one stage."""
-    return len(plan.stages) > 1
+def kind_of(plan: Plan) -> Kind:
+    """In what way a plan shares work: predictions for one kind may err where those for another do not."""
+    if len(plan.stages) == 1:
+        return "one group"
+    return "shared stages" if any(len(stage.group) > 1 for stage in plan.stages) else "single devices"
 
 
 def putting_off(plan: Plan, index: int, count: int) -> Plan:

@@ -54,9 +54,7 @@ class Found:
     runner_up_s: float | None
     seconds: float  # spent searching
     tried: int  # plans judged
-    other_kind: Found | None = (
-        None  # one group that has the whole model where this is a pipeline, or the other way round
-    )
+    other_kinds: tuple[Found, ...] = ()  # the best plan that shares work in each other way (`plan/jury.py`)
 
 
 def find_plan(
@@ -92,7 +90,7 @@ def find_plan(
     bound_s = min(lower_bound_s(cost, began + seconds) for cost in every)
     tried = sum(search.tried for search in searches) + len(offered)
 
-    def found(judged: Judged, other_kind: Found | None = None) -> Found:
+    def found(judged: Judged, other_kinds: tuple[Found, ...] = ()) -> Found:
         next_best = jury.runner_up(judged)
         return Found(
             plan=judged.plan,
@@ -104,11 +102,10 @@ def find_plan(
             runner_up_s=next_best.round_s if next_best else None,
             seconds=time.monotonic() - began,
             tried=tried,
-            other_kind=other_kind,
+            other_kinds=other_kinds,
         )
 
-    other = jury.chosen_of_the_other_kind()
-    return found(jury.chosen(), found(other) if other is not None else None)
+    return found(jury.chosen(), tuple(map(found, jury.chosen_of_other_kinds())))
 
 
 def _promising(costs: list[CostModel], deadline: float) -> list[CostModel]:

@@ -18,7 +18,7 @@ from potluck.metrics.folds import rounds
 from potluck.metrics.records import RECORDS, read
 from potluck.plan.events import simulate
 from potluck.plan.groups import shareable
-from potluck.plan.jury import is_pipeline
+from potluck.plan.jury import Kind, kind_of
 from potluck.plan.refine import Spent, corrected, levelled
 from potluck.plan.search import Found, find_plan
 from potluck.plan.tables import Tables
@@ -33,6 +33,7 @@ from potluck.units import milliseconds
 ROUNDS = 4
 _SURPRISE = 1.4  # times as long as expected
 _PROMISING = 0.8  # of what the fastest plan so far takes
+_UNTRIED = 0.9  # of what is predicted, for a kind of plan of which none was tried
 _WARM_UP = 2  # of these; one, where there are only three
 
 
@@ -104,8 +105,9 @@ class _Proposals:
     def best(self, profile: Profile, attempts: Sequence[Attempt], last: bool) -> Found | None:
         """The plan expected to be the fastest of those not tried, unless what was tried is faster; or None.
 
-        A prediction may be wrong for pipelines in another way than for one group that has the whole model; so plans of
-        a kind are expected to be as much slower than predicted as those that were tried.
+        A prediction may be wrong for pipelines in another way than for one group that has the whole model, and for
+        stages that several share in another way than for single devices; so plans of a kind are expected to be as much
+        slower than predicted as those that were tried. A kind that was not tried may be faster than predicted.
         """
         if not attempts:
             return find_plan(self._facts, profile, self._sizes, seconds=self._tries.plan_s)
@@ -115,24 +117,25 @@ class _Proposals:
             return level
         found = find_plan(self._facts, profile, self._sizes, seconds=self._tries.plan_s)
         slower = self._slower(profile, attempts)
-        expected = [
-            replace(one, round_s=one.round_s * slower.get(is_pipeline(one.plan), 1.0))
-            for one in (found, found.other_kind)
-            if one is not None
-        ]
-        new = [e for e in expected if self._is_new(e, attempts) and e.round_s < fastest.round_s]
-        if new:
-            return min(new, key=lambda e: e.round_s)
+        hopes: list[tuple[float, Found]] = []  # seconds that it may take at best, and the plan with what is expected
+        for one in (found, *found.other_kinds):
+            times = slower.get(kind_of(one.plan))
+            expected_s = one.round_s * (times or 1.0)
+            at_best_s = expected_s if times else expected_s * _UNTRIED
+            if self._is_new(one, attempts) and at_best_s < fastest.round_s:
+                hopes.append((at_best_s, replace(one, round_s=expected_s)))
+        if hopes:
+            return min(hopes, key=lambda hope: hope[0])[1]
         if self._is_new(found, attempts) and found.round_s < _PROMISING * fastest.round_s:
             return found  # it would have to be far slower than predicted, and the profile is corrected by now
         return level if self._is_new(level, attempts) else None
 
-    def _slower(self, profile: Profile, attempts: Sequence[Attempt]) -> dict[bool, float]:
-        """Whether a plan is a pipeline → how much longer such plans took than they would by this profile."""
-        kinds: dict[bool, list[float]] = {}
+    def _slower(self, profile: Profile, attempts: Sequence[Attempt]) -> dict[Kind, float]:
+        """Kind of plan → how much longer such plans took than they would by this profile."""
+        kinds: dict[Kind, list[float]] = {}
         for attempt in attempts:
             predicted_s = simulate(attempt.found.plan, self._facts, profile).round_s
-            kinds.setdefault(is_pipeline(attempt.found.plan), []).append(attempt.round_s / predicted_s)
+            kinds.setdefault(kind_of(attempt.found.plan), []).append(attempt.round_s / predicted_s)
         return {kind: statistics.fmean(found) for kind, found in kinds.items()}
 
     def _levelled(self, profile: Profile, attempt: Attempt) -> Found:

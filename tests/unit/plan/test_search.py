@@ -16,12 +16,13 @@ from potluck.errors import PlanError
 from potluck.plan.bound import lower_bound_s
 from potluck.plan.cost import CostModel
 from potluck.plan.events import Simulated, simulate
-from potluck.plan.jury import Jury
+from potluck.plan.jury import Jury, kind_of
 from potluck.plan.memory import peak_bytes
 from potluck.plan.search import Found, find_plan
 from potluck.plan.tables import Tables
 from potluck.plan.validate import validate
 from potluck.types import BlockProfile, Fleet, Member, ModelFacts, Plan, Profile, Stage
+from tests.unit.plan.instances import a_model, a_profile
 from tests.unit.plan.test_late_weights import able, all_late
 
 SIZES = [(8, 6)]
@@ -281,3 +282,13 @@ def test_plans_with_fewer_devices_are_among_those_judged() -> None:
     assert "d1" not in found.plan.devices
     ((_, why),) = found.left_out
     assert why == "it would gain less than 1%" or why.endswith("longer") or why.endswith("no faster")
+
+
+def test_the_best_of_every_other_kind_is_given_too() -> None:
+    facts = a_model(0, 8)
+    profile = a_profile(0, facts, [1.0, 0.8, 0.5], bandwidth=1e8)
+    found = find_plan(facts, profile, [(8, 4)], seconds=2.0)
+    others = found.other_kinds
+    assert {kind_of(one.plan) for one in (found, *others)} == {"one group", "shared stages", "single devices"}
+    assert len(others) == 2
+    assert all(one.round_s >= found.round_s * 0.99 for one in others)

@@ -30,8 +30,8 @@ def plan(*cuts: int, size: int = 4) -> Plan:
 
 
 def found(best: Plan, round_s: float, other: tuple[Plan, float] | None = None) -> Found:
-    other_kind = None if other is None else found(*other)
-    return Found(best, round_s, round_s, 0.0, (), None, None, 0.0, 1, other_kind)
+    other_kinds = () if other is None else (found(*other),)
+    return Found(best, round_s, round_s, 0.0, (), None, None, 0.0, 1, other_kinds)
 
 
 def tried(what: Plan, round_s: float) -> Attempt:
@@ -66,11 +66,23 @@ def test_where_they_keep_their_promise_the_next_one_is_tried(monkeypatch: pytest
 
 
 def test_what_is_expected_to_be_slower_is_not_tried(monkeypatch: pytest.MonkeyPatch) -> None:
-    search = found(plan(2), 1.05, (plan(), 1.4))
+    search = found(plan(2), 1.05, (plan(), 1.5))
     assert proposed(monkeypatch, search, tried(plan(1), 1.3)) is None
     levelled = proposed(monkeypatch, search, tried(plan(1), 1.3), level=plan(3))
     assert levelled is not None
     assert levelled.plan == plan(3)
+
+
+def test_a_kind_that_was_not_tried_gets_a_chance_though_it_is_expected_to_be_a_little_slower(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    search = found(plan(2), 0.98, (plan(), 1.05))
+    after = proposed(monkeypatch, search, tried(plan(1), 1.0))
+    assert after is not None
+    assert (after.plan, after.round_s) == (plan(), 1.05)
+    after = proposed(monkeypatch, search, tried(plan(1), 1.0), tried(plan(size=8), 1.0))
+    assert after is not None
+    assert after.plan == plan(2)
 
 
 def test_one_that_promises_much_is_tried_though_its_kind_disappointed(monkeypatch: pytest.MonkeyPatch) -> None:
