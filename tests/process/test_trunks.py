@@ -20,7 +20,8 @@ import potluck
 
 data = torch.randn(64, 16), torch.randint(0, 4, (64,))
 model = nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 4))
-job = potluck.Job(model=model, loss=nn.functional.cross_entropy, optimizer=potluck.SGD(lr=0.1), data=data, batch_size=8)
+loss, optimizer = nn.functional.cross_entropy, potluck.SGD(lr=0.1)
+job = potluck.Job(model=model, loss=loss, optimizer=optimizer, data=data, batch_size=8, rounds=1)
 """
 
 
