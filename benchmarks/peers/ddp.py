@@ -29,11 +29,11 @@ def main(run: Run) -> None:
     inputs = arranged(inputs, run.order)
     with joined(run.timeout_s) as place:
         first, count = share(place.rank, place.world_size, run.batch)
+        micro_batch = fastest(Task(model, case.loss, inputs, labels), run.micro_batches, count, TRIAL_S)
+        task = Task(DistributedDataParallel(model), case.loss, inputs, labels)  # sends all weights to everybody
         run.await_start()
         watchdog.pat()
-        micro_batch = fastest(Task(model, case.loss, inputs, labels), run.micro_batches, count, TRIAL_S)
-        dist.barrier()  # those that chose sooner wait here, not in the first round
-        task = Task(DistributedDataParallel(model), case.loss, inputs, labels)
+        dist.barrier()  # those that began sooner wait here, not in the first round
         _train(run, place, task, pieces(first, count, micro_batch), Rounds(run, watchdog))
 
 

@@ -23,8 +23,8 @@ from benchmarks.workloads import BATCH, WORKLOADS, plain, samples
 USUAL, CHANNELS_LAST = "usual", "channels_last"
 ORDERS = {USUAL: torch.contiguous_format, CHANNELS_LAST: torch.channels_last}
 SIZES = (8, 16, 24, 40, 60, 120)
-TURNS, TURN_S = 5, 0.4
-LEAST_TURNS, MOST_S = 2, 30.0  # of a large model, whose passes take seconds
+TURNS, TURN_S = 5, 0.25
+LEAST_TURNS, MOST_S = 2, 15.0  # of a large model, whose passes take seconds
 
 
 def measure(model: str, batch: int) -> dict[str, dict[int, float]]:

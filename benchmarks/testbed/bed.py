@@ -165,6 +165,11 @@ class Testbed:
         self._folder(device)
         self._network.set_rate(device, bytes_s)
 
+    def bandwidth(self, device: str) -> float | None:
+        """What the line of a device carries in each direction; None: no limit."""
+        self._folder(device)
+        return self._network.rates[device]
+
     def set_trunk(self, bytes_s: float | None) -> None:
         """Lets the line between two rooms carry so much in each direction from now on; None: no limit."""
         if len(self._topology.rooms) != 2:

@@ -67,6 +67,7 @@ class Network:
         self._switch = f"{base}@switch"
         self.spaces = {device: f"{base}.{device}" for device in topology.lines}
         self._ports = {device: f"p{number}" for number, device in enumerate(topology.lines)}
+        self.rates: dict[str, float | None] = {}  # of the lines as they are
 
     def build(self) -> None:
         """Makes everything; when it fails, `remove_spaces` removes what is there."""
@@ -101,6 +102,7 @@ class Network:
         call("ip", "-n", self.spaces[device], "link", "set", "eth0", "gso_max_size", str(packet_bytes(rate)))
         _shape(self.spaces[device], "eth0", rate)
         _shape(self._switch, self._ports[device], rate)
+        self.rates[device] = rate
 
     def set_trunk(self, rate: float | None) -> None:
         """The line between the two rooms, in both directions, in bytes/s."""

@@ -39,9 +39,18 @@ def machine() -> dict[str, Any]:
             "torch": str(torch.__version__), "date": time.strftime("%Y-%m-%d")}  # fmt: skip
 
 
+def commit() -> str:
+    """Which code this is; "" outside a checkout."""
+    command = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty"]
+    try:
+        return subprocess.run(command, capture_output=True, text=True, timeout=10, check=True).stdout.strip()
+    except (OSError, subprocess.SubprocessError):
+        return ""
+
+
 def transport_cost() -> tuple[float, float]:
     """CPU seconds for each GB moved, by our link and by Gloo."""
-    command = [sys.executable, "-W", "ignore", "-m", "benchmarks.peers.gloo_cost", "--json"]
+    command = [sys.executable, "-W", "ignore", "-m", "benchmarks.peers.gloo_cost", "--json", "--megabytes", "400"]
     done = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=300, check=True)
     found = json.loads(done.stdout.splitlines()[-1])
     return float(found["cpu_s_per_gb"]), float(found["gloo_cpu_s_per_gb"])
@@ -78,7 +87,7 @@ def _cells(bench: Bench, word: str) -> tuple[Cell, ...]:
 
 
 @click.command()
-@click.option("--quick", is_flag=True, help="Two fleets, two models, four rivals, once each: half an hour.")
+@click.option("--quick", is_flag=True, help="Two fleets, two models, four rivals, once each: some 24 minutes.")
 @click.option(
     "--only", multiple=True, help="Only these cells: FLEET, FLEET:MODEL or FLEET/BATCH:MODEL; may be repeated."
 )
@@ -90,15 +99,17 @@ def _cells(bench: Bench, word: str) -> tuple[Cell, ...]:
 )
 @click.option("--repeats", type=click.IntRange(1), help="Measure everything so often.")
 @click.option("--results", type=click.Path(path_type=Path, file_okay=False), help="Folder for figures and chart.")
-@click.option("--add", is_flag=True, help="Add to what the folder has already, instead of replacing it.")
+@click.option("--add", is_flag=True, help="Keep the other cells that the folder has already.")
+@click.option("--again", is_flag=True, help="Keep also what it has of these cells, measured with the same code.")
 @click.option("--json", "as_json", is_flag=True, help="End with one JSON object.")
 def main(
     quick: bool, only: tuple[str, ...], beside: tuple[str, ...], repeats: int | None, results: Path | None, add: bool,
-    as_json: bool,
+    again: bool, as_json: bool,
 ) -> None:  # fmt: skip
     """Measures throughput. Example: python -m benchmarks.throughput --only lab-1000:resnet50 --repeats 1"""
+    add = add or again
     if add and results is None:
-        raise click.UsageError("--add needs --results: the folder that has what was measured before")
+        raise click.UsageError("--add and --again need --results: the folder that has what was measured before")
     bench = chosen(QUICK if quick else FULL, only, beside, repeats)
     ended_by_signals()
     try:
@@ -112,7 +123,8 @@ def main(
     found = replace(known, machine=machine(), cpu_s_per_gb=ours, gloo_cpu_s_per_gb=gloo)
     logs = Path(tempfile.mkdtemp(prefix="potluck-throughput-"))
     say(f"what devices say is in {logs}, unless nothing fails")
-    for cells in run(bench, logs, known.cells):
+    when = f"{time.strftime('%Y-%m-%d')} {commit()}"
+    for cells in run(bench, logs, when, known.cells, again):
         found = replace(found, cells=cells, seconds=time.monotonic() - began)
         if keep is not None:
             keep.write(found)

@@ -54,7 +54,7 @@ QUICK = Bench(
     planners=("eddl", "asteroid"),
     peers=(DDP, ONE_F_ONE_B),
     repeats=1,
-    seconds=12.0,
+    seconds=8.0,
     pipelining_sizes=(16,),
 )
 _FLEETS = ("lab-1000", "lab-100", "nanos-1000", "nanos-100", "tenfold-1000", "tenfold-100", "rooms")

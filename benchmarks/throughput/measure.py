@@ -67,6 +67,7 @@ class Result:
     plans: dict[str, dict[str, Any]] = field(default_factory=dict)
     oom_kills: int = 0
     channels_last_gain: float = 1.0  # of a plain trainer that gets its images in that order, as our devices do
+    when: list[str] = field(default_factory=list)  # day and commit of each turn
 
     def add(self, system: str, rate: Rate | None, error: str | None) -> None:
         """Keeps one measurement."""
@@ -105,16 +106,21 @@ def say(text: str) -> None:
     print(f"{time.strftime('%H:%M:%S')} {text}", file=sys.stderr, flush=True)
 
 
-def run(bench: Bench, logs: Path, before: Sequence[Result] = ()) -> Iterator[list[Result]]:
+def run(
+    bench: Bench, logs: Path, when: str, before: Sequence[Result] = (), again: bool = False
+) -> Iterator[list[Result]]:
     """Every cell, as often as the benchmark says, beside what was measured before; systems take turns.
 
-    Gives what there is so far each time some cells are done.
+    Gives what there is so far each time some cells are done. What was measured before in the same cells counts
+    only if this is to be the same `again`: other code is another system.
     """
     results = {result.cell: result for result in before}
     for turn in range(bench.repeats):
         for cells in _alike(bench.cells):
             for cell in cells:
-                results.setdefault(cell, Result(cell))
+                if cell not in results or not (again or turn):
+                    results[cell] = Result(cell)
+                results[cell].when.append(when)
             _measure(bench, cells, results, logs / f"{cells[0].fleet}-{cells[0].model}-{turn}")
             yield list(results.values())
 
@@ -135,12 +141,12 @@ def _measure(bench: Bench, cells: list[Cell], results: dict[Cell, Result], logs:
         for cell in cells:
             results[cell].channels_last_gain = core.channels_last_gain
         share = cells[0].batch // len(bed.devices)
-        told = {
-            DDP: core.fastest([size for size in SIZES if size <= share]),
-            PIPELINING: core.fastest(bench.pipelining_sizes),
-        }
         # Where rounds take long, not all sizes are tried.
         piped = core.promising(bench.pipelining_sizes, cells[0].batch, len(bed.devices))
+        told = {
+            DDP: core.fastest([size for size in SIZES if size <= share]),
+            PIPELINING: core.fastest(piped),
+        }
         sizes = {DDP: (told[DDP].micro_batch,), PIPELINING: piped}
         say(f"{cells[0].model} on one core: {core}; told: {told}")
         with Ideal(bed, cells[0], core.ideal_size) as ideal:

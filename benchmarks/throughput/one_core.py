@@ -48,7 +48,10 @@ class OneCore:
         return max((told for told in found if told.micro_batch in sizes), key=lambda told: found[told])
 
     def promising(self, sizes: Sequence[int], batch: int, stages: int) -> tuple[int, ...]:
-        """Sizes for a pipeline, the most promising first: small ones leave less idle, large ones go quicker."""
+        """Sizes for a pipeline that divide the batch, the most promising first: small ones leave less idle, large ones
+        go quicker. Where none of these does, any that was measured."""
+        known = self.rates[USUAL]
+        sizes = [size for size in sizes if size in known] or [size for size in known if batch // size >= stages]
 
         def expected(size: int) -> float:
             count = batch // size

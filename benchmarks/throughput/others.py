@@ -23,7 +23,8 @@ from benchmarks.throughput.cells import DDP, PIPELINING, Cell
 PORT = 29500
 LOOK_S = 0.1
 ROUNDS = 8  # at most, of a peer
-TIMEOUT_S = 400.0  # longest wait for anything
+TIMEOUT_S = 400.0  # longest wait for anything that a peer does: it ends by itself then
+RUN_S = 1800.0  # of one peer in all, as for ours
 IDEAL_S = 6.0  # of each burst
 
 
@@ -46,10 +47,12 @@ def peer(bed: Testbed, cell: Cell, system: str, micro_batches: Sequence[int], mo
         "WORLD_SIZE": str(len(bed.devices)), "MASTER_ADDR": bed.address(bed.devices[0]), "MASTER_PORT": str(PORT)
     }  # fmt: skip
     places = {device: {**place, "RANK": str(rank)} for rank, device in enumerate(bed.devices)}
+    before = sum(map(bed.oom_kills, bed.devices))
     try:
         rates = _train(bed, cell, program, micro_batches, places)
     except RuntimeError as error:
-        return Measured(None, f"out of memory: {error}" if sum(map(bed.oom_kills, bed.devices)) else str(error))
+        killed = sum(map(bed.oom_kills, bed.devices)) > before
+        return Measured(None, f"out of memory: {error}" if killed else str(error))
     return Measured(rates[bed.devices[0]])
 
 
@@ -113,7 +116,7 @@ def _train(
             _until(lambda: all((folder / f"{d}.ready").exists() for d in processes), processes, folder)
             hurry()
             (folder / "start").touch()
-            _until(lambda: all(p.poll() == 0 for p in processes.values()), processes, folder)
+            _until(lambda: all(p.poll() == 0 for p in processes.values()), processes, folder, RUN_S)
         finally:
             _end(processes.values())
         return {device: _outcome(folder, device) for device in processes}
@@ -135,14 +138,19 @@ def _end(processes: Iterable[subprocess.Popen[bytes]]) -> None:
 
 @contextlib.contextmanager
 def unhurried(bed: Testbed) -> Iterator[Callable[[], None]]:
-    """Devices without a quota, until what is given back is called, or the context ends."""
+    """Devices without a quota and with lines that carry anything, until what is given back is called, or the context
+    ends: starting up is not what is measured."""
+    lines = {device: bed.bandwidth(device) for device in bed.devices}
 
     def hurry() -> None:
         for device in bed.fleet.devices:
             bed.set_quota(device.name, device.speed)
+            if bed.bandwidth(device.name) != lines[device.name]:
+                bed.set_bandwidth(device.name, lines[device.name])
 
     for device in bed.devices:
         bed.set_quota(device, None)
+        bed.set_bandwidth(device, None)
     try:
         yield hurry
     finally:
@@ -160,14 +168,17 @@ def _start(
         return bed.start(device, command, env=env, stdout=log, stderr=subprocess.STDOUT)
 
 
-def _until(condition: Callable[[], bool], processes: Mapping[str, subprocess.Popen[bytes]], folder: Path) -> None:
+def _until(
+    condition: Callable[[], bool], processes: Mapping[str, subprocess.Popen[bytes]], folder: Path,
+    timeout_s: float = TIMEOUT_S,
+) -> None:  # fmt: skip
     """Waits for the condition; a RuntimeError if a process fails before, or time is up."""
-    deadline = time.monotonic() + TIMEOUT_S
+    deadline = time.monotonic() + timeout_s
     while not condition():
         if any(p.poll() for p in processes.values()):
             raise RuntimeError(_last_words(folder))
         if time.monotonic() > deadline:
-            raise RuntimeError(f"out of time after {TIMEOUT_S:.0f} s")
+            raise RuntimeError(f"out of time after {timeout_s:.0f} s")
         time.sleep(LOOK_S)
 
 

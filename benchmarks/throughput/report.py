@@ -31,6 +31,7 @@ def figures(results: Sequence[Result]) -> dict[str, Any]:
         "ddp_ratio": _by_cell(results, lambda r: _ratio(r.rate(OURS), r.rate(DDP))),
         "predict_error": _by_cell(results, _prediction_errors),
         "plans": _by_cell(results, lambda r: {s: a["plan"] for s, a in r.plans.items()}),
+        "when": _by_cell(results, lambda r: r.when),
         "oom_kills": sum(r.oom_kills for r in results),
     }
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from benchmarks.throughput import measure
+from benchmarks.throughput import measure, others
 from benchmarks.throughput.cells import OURS, QUICK, Cell
 from benchmarks.throughput.measure import NOT_REACHED, Rate, Result
 from benchmarks.throughput.report import figures
@@ -68,3 +70,40 @@ def test_what_failed_before_and_is_measured_now_has_not_failed() -> None:
     result.add("asteroid", Rate(50.0, 100.0), None)
     assert result.errors == {}
     assert result.part("asteroid") == 0.5
+
+
+def test_what_other_code_reached_in_a_cell_does_not_count_unless_it_is_asked_for(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def measured(bench: Any, cells: list[Cell], results: dict[Cell, Result], logs: Path) -> None:
+        for cell in cells:
+            results[cell].add(OURS, Rate(90.0, 100.0), None)
+
+    monkeypatch.setattr(measure, "_measure", measured)
+    bench = replace(QUICK, cells=(CELLS[0],), repeats=2)
+    for again, parts in ((False, [0.9, 0.9]), (True, [0.5, 0.9, 0.9])):
+        before = [Result(cell, {OURS: [Rate(50.0, 100.0)]}, when=["before"]) for cell in CELLS]
+        *_, (first, other) = measure.run(bench, tmp_path, "now", before, again)
+        assert [rate.part for rate in first.rates[OURS]] == parts
+        assert first.when == ["before"] * again + ["now", "now"]
+        assert other.part(OURS) == 0.5
+
+
+def test_a_run_is_out_of_memory_only_if_a_process_was_killed_in_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Bed:
+        devices = ("a",)
+        killed = 1  # by something before
+
+        def oom_kills(self, device: str) -> int:
+            return self.killed
+
+        def address(self, device: str) -> str:
+            return "10.0.0.1"
+
+    def fails(killing: int, bed: Any, *_: object) -> dict[str, float]:
+        bed.killed += killing
+        raise RuntimeError("it ended")
+
+    for killing, words in ((0, "it ended"), (1, "out of memory: it ended")):
+        monkeypatch.setattr(others, "_train", partial(fails, killing))
+        assert others.peer(Bed(), CELLS[0], "ddp", [8], 1.0).error == words  # type: ignore[arg-type]

@@ -28,6 +28,11 @@ def test_a_pipeline_tries_first_what_weighs_idle_stages_against_quick_passes():
     assert core.promising((16, 8, 40), batch=240, stages=1) == (40, 16, 8)
 
 
+def test_a_pipeline_whose_sizes_do_not_divide_the_batch_has_one_that_does():
+    core = OneCore({USUAL: {8: 17.0, 24: 18.0, 40: 18.5}})
+    assert core.promising((16,), batch=120, stages=6) == (8,)
+
+
 def test_without_images_there_is_one_order():
     assert OneCore({USUAL: {8: 50.0}}).channels_last_gain == 1.0
 
