@@ -143,7 +143,7 @@ class _Session:
     def _put_off(self, blocks: Sequence[int]) -> None:
         """What becomes of backward passes when weight gradients are put off, of as many blocks as there is time for."""
         until = time.monotonic() + _LATE_PART * (self._deadline - time.monotonic())
-        for block in blocks:
+        for block in dict.fromkeys(blocks):
             if time.monotonic() > until:
                 return
             if (block, self._main_rows) in self.found.cells:
