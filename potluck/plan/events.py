@@ -3,8 +3,8 @@
 It is the finer half of the cost model. Compute takes what the profile says; a message leaves its sender after those
 before it, occupies the way for its size, and arrives a latency later. On a half-duplex medium a device sends or
 receives, one message at a time; on a shared one only one message is on its way at any time. On a full-duplex one, what
-many send to one at once, to be summed, arrives at the rate of that one's line, and links that share a line (a trunk
-between two rooms) take turns on it. Who comes first is served first.
+many send to one at once, to be summed, arrives at the rate of that one's line. Links that share a line (a trunk between
+two rooms) take turns on it. Who comes first is served first.
 Back-pressure is not simulated: `plan/schedule.py` gives links the room a plan needs.
 """
 
@@ -21,10 +21,19 @@ from potluck.plan.steps import SUMMING, Key, Step, SummingSteps
 from potluck.plan.tables import Tables
 from potluck.types import COORDINATOR, ModelFacts, Plan, Profile
 
-_Ends = tuple[str, str]  # sender and receiver of a message
+# What a message takes: devices, and a line that links share, if there is one; no device has an arrow in its name.
+_Ports = tuple[str, ...]
 
 
 COMPUTES = ("forward", "backward", "weights", "update")
+
+
+class _Leaving(NamedTuple):
+    """A message that leaves its sender for a line which others share."""
+
+    key: Key
+    parcel: Parcel
+    trunk: str
 
 
 class Span(NamedTuple):
@@ -83,15 +92,14 @@ class _World:
         self.messages = Messages(plan, facts, tables)
         self.arrived: dict[Key, float] = {}
         self.waiting: dict[Key, list[_Walker]] = {}
-        self.ports: dict[str, float] = {}
+        self.ports: dict[str, float] = {}  # device, or line that links share → when it is free
         self.inlets: dict[str, float] = {}  # device → when all that was sent to it will be there
-        self.trunks: dict[str, float] = {}  # line that links share → when all that was sent over it will be there
         self.ready: dict[int, dict[str, float]] = {}
         self.spans: list[Span] = []
         self.reducing: dict[str, int] = {}  # device → place of its last span of summing gradients
         self.ends: list[float] = []
-        self.queue: list[tuple[float, int, _Walker | _Ends]] = []
-        self.pending: dict[str, dict[int, tuple[Key, Parcel]]] = {}  # device → messages that wait for it, by number
+        self.queue: list[tuple[float, int, _Walker | _Leaving | _Ports]] = []
+        self.pending: dict[str, dict[int, tuple[Key, Parcel]]] = {}  # port → messages that wait for it, by number
         self.count = 0
         self.now = 0.0
 
@@ -104,6 +112,8 @@ class _World:
             self.now = now
             if isinstance(who, _Walker):
                 self._do(who, now)
+            elif isinstance(who, _Leaving):
+                self._cross(who, now)
             else:
                 self._dispatch(who, now)
 
@@ -120,11 +130,11 @@ class _World:
             for key in missing:
                 self.waiting.setdefault(key, []).append(walker)
         else:
-            self._push(walker)
+            self._push(walker.after, walker)
 
-    def _push(self, walker: _Walker) -> None:
+    def _push(self, when: float, who: _Walker | _Leaving | _Ports) -> None:
         self.count += 1
-        heapq.heappush(self.queue, (walker.after, self.count, walker))
+        heapq.heappush(self.queue, (when, self.count, who))
 
     def _do(self, walker: _Walker, now: float) -> None:
         step = walker.step
@@ -135,7 +145,7 @@ class _World:
             self._note(walker, step, now, done)
             if step.sends:  # others may have something to send meanwhile: first come is first served
                 walker.sending = True
-                self._push(walker)
+                self._push(done, walker)
                 return
         else:
             done = now
@@ -143,10 +153,7 @@ class _World:
                 self._note(walker, step, now, done)
         walker.sending = False
         for key, parcel in step.sends:
-            if self.profile.medium == "half":
-                self._hand_over(key, parcel, done)
-            else:
-                self._arrive(key, self._send(parcel, done))
+            self._post(key, parcel, done)
         if step.kind == "ready":
             self._report(walker.device, step.round, done)
         self._next(walker, done)
@@ -163,52 +170,76 @@ class _World:
             self.reducing[walker.device] = len(self.spans)
             self.spans.append(Span(walker.device, step.kind, step.round, step.micro_batch, walker.since, done))
 
-    def _hand_over(self, key: Key, parcel: Parcel, now: float) -> None:
-        """Half-duplex: a message is sent when both its ends are free; until then, others may use the one that is."""
-        ends = (parcel.source, parcel.target)
-        if any(self.ports.get(end, 0.0) > now for end in ends):
-            self.count += 1
-            for end in ends:
-                self.pending.setdefault(end, {})[self.count] = (key, parcel)
-            return
-        self._arrive(key, self._send(parcel, now))
-        if parcel.transfer_s:
-            self.count += 1
-            heapq.heappush(self.queue, (self.ports[parcel.source], self.count, ends))
+    def _post(self, key: Key, parcel: Parcel, now: float) -> None:
+        """A device has a message to send."""
+        trunk = self.tables.trunk(parcel.source, parcel.target)
+        if self.profile.medium == "half":
+            self._hand_over(key, parcel, now)
+        elif self.profile.medium == "full" and trunk:
+            self._set_out(_Leaving(key, parcel, trunk), now)
+        else:
+            self._arrive(key, self._send(parcel, self._taken(parcel), now))
 
-    def _dispatch(self, ends: _Ends, now: float) -> None:
-        """Two devices are free again: what has waited longest for one of them, and can go, goes."""
-        waiting = dict(item for end in ends for item in self.pending.get(end, {}).items())
+    def _taken(self, parcel: Parcel) -> _Ports:
+        """All that a message takes for as long as it is being sent."""
+        if self.profile.medium == "shared":
+            return ("",)
+        if self.profile.medium == "full":
+            return (parcel.source,)
+        trunk = self.tables.trunk(parcel.source, parcel.target)
+        return (parcel.source, parcel.target, trunk) if trunk else (parcel.source, parcel.target)
+
+    def _hand_over(self, key: Key, parcel: Parcel, now: float) -> None:
+        """Half-duplex: a message is sent when all it takes is free; until then, others may use what is."""
+        ports = self._taken(parcel)
+        if any(self.ports.get(port, 0.0) > now for port in ports):
+            self.count += 1
+            for port in ports:
+                self.pending.setdefault(port, {})[self.count] = (key, parcel)
+            return
+        self._arrive(key, self._send(parcel, ports, now))
+        if parcel.transfer_s:
+            self._push(self.ports[parcel.source], ports)
+
+    def _dispatch(self, ports: _Ports, now: float) -> None:
+        """What a message took is free again: what has waited longest for some of it, and can go, goes."""
+        waiting = dict(item for port in ports for item in self.pending.get(port, {}).items())
         for number in sorted(waiting):
-            if all(self.ports[end] > now for end in ends):
+            if all(self.ports[port] > now for port in ports):
                 return
             key, parcel = waiting[number]
-            if max(self.ports.get(parcel.source, 0.0), self.ports.get(parcel.target, 0.0)) <= now:
-                del self.pending[parcel.source][number], self.pending[parcel.target][number]
+            taken = self._taken(parcel)
+            if all(self.ports.get(port, 0.0) <= now for port in taken):
+                for port in taken:
+                    del self.pending[port][number]
                 self._hand_over(key, parcel, now)
 
-    def _send(self, parcel: Parcel, now: float) -> float:
+    def _send(self, parcel: Parcel, ports: _Ports, now: float) -> float:
         """When a message is there. Messages come in the order of time, so first come is first served."""
-        medium = self.profile.medium
-        trunk = self.tables.trunk(parcel.source, parcel.target) if medium == "full" else ""
-        if trunk:
-            return self._send_through(trunk, parcel, now)
-        used = {"full": (parcel.source,), "half": (parcel.source, parcel.target), "shared": ("",)}[medium]
-        start = max([now, *(self.ports.get(port, 0.0) for port in used)])
+        start = max([now, *(self.ports.get(port, 0.0) for port in ports)])
         left = start + parcel.transfer_s
-        for port in used:
+        for port in ports:
             self.ports[port] = left
-        if medium == "full" and parcel.kind in SUMMING:  # many send to one at once: its own line is the limit
+        if self.profile.medium == "full" and parcel.kind in SUMMING:  # many send to one: its own line is the limit
             inlet_s = self.tables.inlet_s(parcel.target, parcel.size_bytes)
             left = self.inlets[parcel.target] = max(left, self.inlets.get(parcel.target, 0.0) + inlet_s)
         return left + parcel.latency_s
 
-    def _send_through(self, trunk: str, parcel: Parcel, now: float) -> float:
-        """When a message is there that goes over a line which others share; its sender's own line is free earlier."""
-        start = max(now, self.ports.get(parcel.source, 0.0))
-        self.ports[parcel.source] = start + self.tables.outlet_s(parcel.source, parcel.size_bytes)
-        self.trunks[trunk] = max(start, self.trunks.get(trunk, 0.0)) + parcel.transfer_s
-        return self.trunks[trunk] + parcel.latency_s
+    def _set_out(self, leaving: _Leaving, now: float) -> None:
+        """Full-duplex: a message takes the line that others share when it leaves, not while it waits for its sender.
+
+        Were the line taken at once, it would stand idle until then, and others would wait for it.
+        """
+        source, size_bytes = leaving.parcel.source, leaving.parcel.size_bytes
+        start = max(now, self.ports.get(source, 0.0))
+        self.ports[source] = start + self.tables.outlet_s(source, size_bytes)  # free earlier than the line
+        self._push(start, leaving)
+
+    def _cross(self, leaving: _Leaving, now: float) -> None:
+        """A message goes over a line that others share, after those which left their senders before it."""
+        key, parcel, trunk = leaving
+        self.ports[trunk] = max(now, self.ports.get(trunk, 0.0)) + parcel.transfer_s
+        self._arrive(key, self.ports[trunk] + parcel.latency_s)
 
     def _arrive(self, key: Key, when: float) -> None:
         self.arrived[key] = when
@@ -216,7 +247,7 @@ class _World:
             walker.missing.discard(key)
             walker.after = max(walker.after, when)
             if not walker.missing:
-                self._push(walker)
+                self._push(walker.after, walker)
 
     def _report(self, device: str, round: int, now: float) -> None:
         """When everybody is ready, the verdict goes out."""

@@ -160,8 +160,16 @@ class Guide:
         back_s = self._back * (sum(tables.transfer_s(y, x, 1.0) for x, y in pairs) / len(pairs))
         late = max(tables.latency_s(x, y) for x, y in pairs)
         both = self.cost.profile.medium == "full"
-        load = np.maximum(out_s / len(a), back_s / len(b)) if both else out_s + back_s
+        there, back = self._lines(pairs), self._lines([(y, x) for x, y in pairs])
+        load = np.maximum(out_s / there, back_s / back) if both else out_s + back_s
         return out_s + late, back_s + late, load
+
+    def _lines(self, ways: Sequence[tuple[str, str]]) -> int:
+        """How many lines carry what goes these ways at the same time: each sender's own, or those that they share."""
+        tables, senders = self.cost.tables, {source for source, _ in ways}
+        if not tables.has_trunks:
+            return len(senders)
+        return min(len(senders), len({tables.trunk(*way) or way[0] for way in ways}))
 
     def spans(self, group: tuple[str, ...]) -> Spans:
         """The group on every run of blocks."""

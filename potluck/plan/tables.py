@@ -116,6 +116,12 @@ def ends(trunk: str) -> tuple[str, str] | None:
     return (source, target) if arrow else None
 
 
+def _one_line(trunk: str) -> str:
+    """The same name for both directions of a line that links share."""
+    found = ends(trunk)
+    return TRUNK_ARROW.join(sorted(found)) if found else trunk
+
+
 class Tables:
     """All devices of a profile, and the links between them."""
 
@@ -123,6 +129,11 @@ class Tables:
         self.profile = profile
         self.devices = {d.device.name: DeviceTables(d) for d in profile.devices}
         self._links = {(link.source, link.target): link for link in profile.links}
+        half = profile.medium == "half"  # then what goes one way over a line waits for what comes the other way
+        self._trunks = {
+            (link.source, link.target): _one_line(link.trunk) if half else link.trunk
+            for link in profile.links if link.trunk
+        }  # fmt: skip
 
     def transfer_s(self, source: str, target: str, size_bytes: float) -> float:
         """Seconds for which a message of this size occupies the way from one device to another."""
@@ -136,8 +147,7 @@ class Tables:
 
     def trunk(self, source: str, target: str) -> str:
         """The line that this way shares with others; none, if empty."""
-        link = self._links.get((source, target))
-        return "" if link is None else link.trunk
+        return self._trunks.get((source, target), "")
 
     def trunk_loads(self, parcels: Iterable[tuple[str, str, float]]) -> dict[str, float]:
         """Seconds for which each shared line is taken by messages from, to and of so many bytes."""
@@ -147,18 +157,21 @@ class Tables:
                 loads[name] = loads.get(name, 0.0) + self.transfer_s(source, target, size)
         return loads
 
-    @cached_property
+    @property
     def has_trunks(self) -> bool:
         """Whether any links share a line."""
-        return any(link.trunk for link in self.profile.links)
+        return bool(self._trunks)
 
     def outlet_s(self, source: str, size_bytes: float) -> float:
         """Seconds for which what leaves a device takes its own line, wherever it goes: as fast as its fastest."""
         return size_bytes / self._outlets[source] if source in self._outlets else 0.0
 
     def leaving_s(self, source: str, target: str, size_bytes: float) -> float:
-        """Seconds for which a message takes its sender's line: a slow line further on, that others share, is not it."""
-        if self.trunk(source, target):
+        """Seconds for which a message takes its sender's line: a slow line further on, that others share, is not it.
+
+        On half-duplex and shared media a message takes its whole way at once.
+        """
+        if self.profile.medium == "full" and self.trunk(source, target):
             return self.outlet_s(source, size_bytes)
         return self.transfer_s(source, target, size_bytes)
 

@@ -12,18 +12,21 @@ from potluck.plan.baselines import PLANNERS
 from potluck.plan.cost import CostModel
 from potluck.plan.events import simulate
 from potluck.plan.explain import Explainer
+from potluck.plan.guide import Guide
 from potluck.plan.messages import Messages
 from potluck.plan.tables import Tables
-from potluck.types import COORDINATOR, LinkProfile, Member, ModelFacts, Plan, Profile, Stage
+from potluck.types import COORDINATOR, LinkProfile, Medium, Member, ModelFacts, Plan, Profile, Stage
 from tests.unit.plan.instances import a_model, a_profile
 
 FIRST = (COORDINATOR, "d0", "d1")  # the others stand in the second room
 SLOW, FAST = 2e5, 1e8
 
 
-def two_rooms(facts: ModelFacts, *, shared: bool, devices: int = 4, slow: float = SLOW) -> Profile:
+def two_rooms(
+    facts: ModelFacts, *, shared: bool, devices: int = 4, slow: float = SLOW, medium: Medium = "full"
+) -> Profile:
     """Devices of two rooms, whose links to each other have one line or a line each."""
-    profile = a_profile(0, facts, [1.0] * devices, bandwidth=FAST)
+    profile = a_profile(0, facts, [1.0] * devices, bandwidth=FAST, medium=medium)
 
     def link_of(link: LinkProfile) -> LinkProfile:
         if (link.source in FIRST) == (link.target in FIRST):
@@ -43,6 +46,26 @@ def across(micro_batches: int = 4) -> Plan:
         for p, group in enumerate(groups)
     )  # fmt: skip
     return Plan(micro_batch_size=8, micro_batches=micro_batches, stages=stages)
+
+
+def one_in_each(first: str, second: str, micro_batches: int = 4) -> Plan:
+    """A stage for each of two devices."""
+    stages = tuple(
+        Stage(blocks=(3 * p, 3 * p + 3), group=(Member(device=d, share=micro_batches),), depth=2 - p)
+        for p, d in enumerate((first, second))
+    )
+    return Plan(micro_batch_size=8, micro_batches=micro_batches, stages=stages)
+
+
+def with_samples(facts: ModelFacts, sample_bytes: int) -> ModelFacts:
+    """The same model on larger samples; their labels stay small."""
+    return replace(facts, feeds=(replace(facts.feeds[0], sample_bytes=sample_bytes), *facts.feeds[1:]))
+
+
+def cost_s(plan: Plan, facts: ModelFacts, profile: Profile) -> float:
+    """What the cost model says of a round."""
+    cost = CostModel(facts, profile, plan.micro_batch_size, plan.micro_batches)
+    return float(cost.seconds([cost.of_plan(plan)])[0])
 
 
 def load_s(plan: Plan, facts: ModelFacts, profile: Profile) -> float:
@@ -69,11 +92,38 @@ def test_two_who_send_over_one_line_take_turns() -> None:
 def test_a_round_takes_no_less_than_the_line_is_taken_for() -> None:
     facts = a_model(0, 6)
     profile, plan = two_rooms(facts, shared=True), across()
-    cost = CostModel(facts, profile, plan.micro_batch_size, plan.micro_batches)
     least = load_s(plan, facts, profile)
     assert least > 0
     assert simulate(plan, facts, profile).round_s >= least * (1 - 1e-9)
-    assert float(cost.seconds([cost.of_plan(plan)])[0]) >= least * (1 - 1e-9)
+    assert cost_s(plan, facts, profile) >= least * (1 - 1e-9)
+
+
+def test_a_message_that_waits_for_its_sender_keeps_nobody_from_the_line() -> None:
+    facts, plan = with_samples(a_model(0, 6), 600_000), one_in_each("d0", "d2", micro_batches=8)
+    own, one = (two_rooms(facts, shared=s, slow=1.25e7) for s in (False, True))
+    alone_s = simulate(plan, facts, own).round_s
+    assert load_s(plan, facts, one) < 0.1 * alone_s  # labels wait behind samples, and cross when those have left
+    assert simulate(plan, facts, one).round_s == pytest.approx(alone_s, rel=0.02)
+    assert cost_s(plan, facts, one) == pytest.approx(alone_s, rel=0.02)
+
+
+def test_on_a_half_duplex_medium_both_directions_share_the_line() -> None:
+    facts, plan = a_model(0, 6), across()
+    own, one = (two_rooms(facts, shared=s, medium="half") for s in (False, True))
+    found_s = simulate(plan, facts, one).round_s
+    assert found_s > 1.5 * simulate(plan, facts, own).round_s
+    assert found_s == pytest.approx(cost_s(plan, facts, one), rel=0.1)
+    both_s = load_s(plan, facts, one)
+    assert both_s > 1.5 * load_s(plan, facts, two_rooms(facts, shared=True))
+    assert found_s >= both_s * (1 - 1e-9)
+
+
+@pytest.mark.parametrize(("medium", "in_between"), [("full", False), ("half", True), ("shared", True)])
+def test_samples_take_their_sender_as_long_as_they_take_in_the_simulation(medium: Medium, in_between: bool) -> None:
+    facts = a_model(0, 6)
+    tables = Tables(two_rooms(facts, shared=True, medium=medium))
+    held_s = tables.leaving_s(COORDINATOR, "d2", 1e6)
+    assert held_s == pytest.approx(1e6 / (SLOW if in_between else FAST))
 
 
 @settings(max_examples=40, deadline=None, derandomize=True)
@@ -102,21 +152,18 @@ def test_inside_a_room_nothing_changes() -> None:
 
 def test_samples_for_the_other_room_take_the_line_that_gradients_need() -> None:
     facts = a_model(0, 6)
-    there, here = ("d2", "d0"), ("d0", "d2")
-    plans = [
-        replace(
-            across(),
-            stages=tuple(
-                Stage(blocks=(3 * p, 3 * p + 3), group=(Member(device=d, share=4),), depth=2 - p)
-                for p, d in enumerate(devices)
-            ),
-        )
-        for devices in (there, here)
-    ]
+    plans = [one_in_each(*devices) for devices in (("d2", "d0"), ("d0", "d2"))]
     one = two_rooms(facts, shared=True)
     loads = [load_s(plan, facts, one) for plan in plans]
     assert loads[0] > loads[1]
     assert all(simulate(plan, facts, one).round_s >= load * (1 - 1e-9) for plan, load in zip(plans, loads, strict=True))
+
+
+def test_the_guide_divides_no_load_among_senders_that_share_the_line() -> None:
+    facts, groups = a_model(0, 6), (("d0", "d1"), ("d2", "d3"))
+    rooms = [two_rooms(facts, shared=s, slow=SLOW / 10) for s in (False, True)]  # so slow that lines are the slowest
+    own, one = (Guide(CostModel(facts, profile, 8, 4)).guesses(groups)[0] for profile in rooms)
+    assert one.slowest_s == pytest.approx(2 * own.slowest_s)
 
 
 def test_the_line_is_named_where_it_is_the_bottleneck() -> None:
