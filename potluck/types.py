@@ -292,7 +292,7 @@ class CopyLine(Value, frozen=True):
     """The way from a device to its guardian."""
 
     bytes_s: float
-    shared: bool  # with others: one channel, or one direction at a time
+    shared: bool  # with others: one channel, one direction at a time, or a line between rooms
 
 
 class Pace(Value, frozen=True):

@@ -35,9 +35,11 @@ def wards(plan: Plan, device: str) -> tuple[str, ...]:
 
 
 def lines(profile: Profile) -> dict[tuple[str, str], CopyLine]:
-    """(device, other) → what copies may take of the link between them."""
+    """(device, other) → what copies may take of the link between them; one that crosses a trunk is shared too."""
     return {
-        (link.source, link.target): CopyLine(link.bandwidth_bytes_s, shared=profile.medium != "full")
+        (link.source, link.target): CopyLine(
+            link.bandwidth_bytes_s, shared=profile.medium != "full" or bool(link.trunk)
+        )
         for link in profile.links
         if link.bandwidth_bytes_s
     }

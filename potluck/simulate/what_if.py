@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
+
 from msgspec.structs import replace
 
 from potluck.errors import InputError
@@ -28,11 +31,9 @@ def with_device(profile: Profile, spec: DeviceSpec, like: str | None = None) -> 
         replace(link, source=_renamed(link.source, near, spec.name), target=_renamed(link.target, near, spec.name))
         for link in links
     ]
-    other = next((link for link in links if COORDINATOR not in (link.source, link.target)), None)
-    if other is not None:  # between the two: as between the model and any other
-        copies += [replace(other, source=spec.name, target=near), replace(other, source=near, target=spec.name)]
-    elif links:
-        copies += [replace(links[0], source=spec.name, target=near), replace(links[0], source=near, target=spec.name)]
+    if links:
+        between = _in_one_room(links)
+        copies += [replace(between, source=spec.name, target=near), replace(between, source=near, target=spec.name)]
     return replace(profile, devices=(*profile.devices, new), links=(*profile.links, *copies))
 
 
@@ -60,7 +61,10 @@ def slowed(profile: Profile, name: str, factor: float) -> Profile:
 def with_link(
     profile: Profile, a: str, b: str, bandwidth_bytes_s: float | None = None, latency_s: float | None = None
 ) -> Profile:
-    """The link between two devices, or one and the coordinator, in both directions changed; None leaves a figure."""
+    """The link between two devices, or one and the coordinator, in both directions changed; None leaves a figure.
+
+    With a bandwidth of its own it no longer shares a line with others.
+    """
     for name in (a, b):
         if name != COORDINATOR:
             profile.device(name)
@@ -74,21 +78,37 @@ def with_link(
             bandwidth_bytes_s=old.bandwidth_bytes_s if bandwidth_bytes_s is None else bandwidth_bytes_s,
             latency_s=old.latency_s if latency_s is None else latency_s,
             measured=False,
+            trunk=old.trunk if bandwidth_bytes_s is None else "",
         )
     return replace(profile, links=tuple(known.values()))
 
 
 def with_all_links(profile: Profile, bandwidth_bytes_s: float) -> Profile:
-    """Every link with this bandwidth."""
+    """Every link with this bandwidth, and none on a line that it shares with others."""
     names = [COORDINATOR, *(d.device.name for d in profile.devices)]
     known = {(link.source, link.target): link for link in profile.links}
     changed = (
         replace(
-            known.get((a, b)) or LinkProfile(source=a, target=b), bandwidth_bytes_s=bandwidth_bytes_s, measured=False
+            known.get((a, b)) or LinkProfile(source=a, target=b),
+            bandwidth_bytes_s=bandwidth_bytes_s, measured=False, trunk="",
         )
         for a in names for b in names if a != b
     )  # fmt: skip
     return replace(profile, links=tuple(changed))
+
+
+def _in_one_room(links: Sequence[LinkProfile]) -> LinkProfile:
+    """What lies between a device and one that stands beside it, from the device's links, of which there is one.
+
+    The fastest to another device: slower ones may be slow for the other's sake. A line that links share leads to
+    another room, so one without is preferred, and none is shared between the two.
+    """
+
+    def likeness(link: LinkProfile) -> tuple[bool, bool, float]:
+        rate = math.inf if link.bandwidth_bytes_s is None else link.bandwidth_bytes_s
+        return not link.trunk, COORDINATOR not in (link.source, link.target), rate
+
+    return replace(max(links, key=likeness), trunk="")
 
 
 def _renamed(name: str, old: str, new: str) -> str:

@@ -80,6 +80,14 @@ def test_a_copy_takes_a_tenth_of_a_link_or_half_of_what_is_idle() -> None:
     assert lines(a_profile(1, a_model(1, 3), [1.0, 0.5], bandwidth=None)) == {}
 
 
+def test_what_others_leave_idle_of_a_line_between_rooms_is_not_known() -> None:
+    profile = a_profile(1, a_model(1, 3), [1.0, 0.5], bandwidth=1e7)
+    links = tuple(replace(link, trunk="one → two") if link.target == "d1" else link for link in profile.links)
+    found = lines(replace(profile, links=links))
+    assert copy_rate(found["d0", "d1"], 2e6) == pytest.approx(1e6)
+    assert copy_rate(found["d1", "d0"], 2e6) == pytest.approx(4e6)
+
+
 def test_the_first_copy_waits_until_there_is_something_to_lose() -> None:
     copying = Copying(plan_of(("a",), ("b",)), term=1, first_s=30.0)
     assert not copying.due(29.9)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import xml.etree.ElementTree as ElementTree
 
 import pytest
+from msgspec.structs import replace
 
 from potluck.errors import InputError
 from potluck.plan.baselines import PLANNERS
@@ -14,7 +15,7 @@ from potluck.plan.tables import Tables
 from potluck.simulate.gantt import svg, text
 from potluck.simulate.run import run
 from potluck.simulate.what_if import slowed, with_all_links, with_device, with_link, without_device
-from potluck.types import COORDINATOR, DeviceSpec, Profile
+from potluck.types import COORDINATOR, DeviceSpec, LinkProfile, Profile
 from tests.unit.plan.instances import a_model, a_profile
 
 FACTS = a_model(0, 6)
@@ -22,6 +23,22 @@ FACTS = a_model(0, 6)
 
 def a_fleet(**choices: object) -> Profile:
     return a_profile(0, FACTS, [1.0, 0.5, 0.25], latency_s=0.001, **choices)  # type: ignore[arg-type]
+
+
+def two_rooms(*, second: tuple[str, ...] = ("d2",), slow: float = 1e5) -> Profile:
+    """The first devices and the coordinator in one room, these in another, and one line between the rooms."""
+
+    def link_of(link: LinkProfile) -> LinkProfile:
+        if (link.source in second) == (link.target in second):
+            return link
+        return replace(link, bandwidth_bytes_s=slow, trunk="two → one" if link.source in second else "one → two")
+
+    profile = a_fleet()
+    return replace(profile, links=tuple(map(link_of, profile.links)))
+
+
+def trunks(profile: Profile) -> dict[tuple[str, str], str]:
+    return {(link.source, link.target): link.trunk for link in profile.links if link.trunk}
 
 
 def round_s(profile: Profile, planner: str = "1f1b") -> float:
@@ -118,6 +135,39 @@ def test_a_changed_link_is_changed_both_ways_and_no_other() -> None:
     assert {every.transfer_s(a, b, 1e6) for a in ("d0", "d1") for b in ("d2", COORDINATOR)} == {1.0}
     with pytest.raises(InputError, match="no device 'd9'"):
         with_link(profile, "d0", "d9", 1e5)
+
+
+@pytest.mark.parametrize("second", [("d2",), ("d1", "d2")])
+def test_an_added_device_stands_beside_its_twin_and_shares_the_line_to_the_other_room(second: tuple[str, ...]) -> None:
+    """With d0 alone beside the coordinator, their link is what lies between two in that room."""
+    profile = two_rooms(second=second)
+    profile = replace(profile, links=tuple(sorted(profile.links, key=lambda link: not link.trunk)))
+    more = with_device(profile, DeviceSpec(name="new"))
+    between = [link for link in more.links if {link.source, link.target} == {"new", "d0"}]
+    assert [(link.bandwidth_bytes_s, link.trunk) for link in between] == [(1e7, "")] * 2
+    crossing = {(a, b): name for (a, b), name in trunks(more).items() if "new" in (a, b)}
+    assert set(crossing) == {pair for d in second for pair in (("new", d), (d, "new"))}
+    assert {crossing["new", d] for d in second} == {"one → two"}
+
+
+def test_an_added_device_shares_nothing_with_a_twin_whose_links_all_lead_to_another_room() -> None:
+    more = with_device(two_rooms(), DeviceSpec(name="new"), like="d2")
+    assert ("new", "d0") in trunks(more)
+    assert not {("new", "d2"), ("d2", "new")} & set(trunks(more))
+    assert Tables(more).transfer_s("new", "d2", 1e5) == pytest.approx(1.0)
+
+
+def test_an_added_device_is_as_near_its_twin_as_the_nearest_other_device() -> None:
+    profile = with_link(with_link(a_fleet(), "d0", "d1", 1e6), COORDINATOR, "d0", 1e9)
+    assert Tables(with_device(profile, DeviceSpec(name="new"))).transfer_s("d0", "new", 1e7) == pytest.approx(1.0)
+
+
+def test_a_link_that_is_said_to_carry_so_much_shares_no_line() -> None:
+    profile = two_rooms()
+    before, own = trunks(profile), trunks(with_link(profile, "d0", "d2", 1e6))
+    assert set(before) - set(own) == {("d0", "d2"), ("d2", "d0")}
+    assert trunks(with_link(profile, "d0", "d2", latency_s=0.1)) == before
+    assert trunks(with_all_links(profile, 1e6)) == {}
 
 
 def test_asking_what_if_changes_nothing() -> None:
