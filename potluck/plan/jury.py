@@ -123,7 +123,7 @@ class Jury:
         return found
 
     def refine(self, near: Near, beside: Near) -> None:
-        """Climbs from the fastest plan of each kind, then of each number of micro-batches, while there is time.
+        """Climbs from the fastest plan of each number of micro-batches, then of each kind, while there is time.
 
         A step goes to a faster one of the plans `near` (other cuts and depths), else of those `beside` (other groups).
         What makes a plan fast where weight gradients are put off differs from what the cost model sees, which knows
@@ -142,13 +142,13 @@ class Jury:
                 best = better
 
     def _worth_climbing_from(self) -> list[Judged]:
-        """The fastest plan of all first."""
+        """The fastest plan of all first, and those of other kinds last: they matter only where plans are tried."""
         kinds: dict[Kind, Judged] = {}
         counts: dict[int, Judged] = {}
         for judged in sorted(self._judged.values(), key=lambda j: j.sample_s):
             kinds.setdefault(kind_of(judged.plan), judged)
             counts.setdefault(judged.plan.micro_batches, judged)
-        return list({judged.plan: judged for judged in (*kinds.values(), *counts.values())}.values())
+        return list({judged.plan: judged for judged in (*counts.values(), *kinds.values())}.values())
 
     def _faster_step(self, best: Judged, offered: Iterable[Offer]) -> Judged | None:
         """The fastest of the first few of these plans among which there is a faster one, while there is time."""

@@ -1,8 +1,8 @@
 """Plans that are tried before one is chosen: a few rounds of each, whose weights nobody keeps.
 
 A prediction rests on blocks that were measured one by one. What a round really takes, with everybody at work, corrects
-the profile for the next plan. When that finds nothing better any more, and for the last try, the fastest plan is tried
-with shares as fast as its devices were.
+the profile for the next plan. When that finds nothing better any more, and for the last try unless a kind of plan that
+may be faster was not tried, the fastest plan is tried with shares as fast as its devices were.
 """
 
 from __future__ import annotations
@@ -35,6 +35,8 @@ _SURPRISE = 1.4  # times as long as expected
 _PROMISING = 0.8  # of what the fastest plan so far takes
 _UNTRIED = 0.9  # of what is predicted, for a kind of plan of which none was tried
 _WARM_UP = 2  # of these; one, where there are only three
+
+Hope = tuple[float, Found]  # seconds that it may take at best, and the plan with what is expected
 
 
 @dataclass(frozen=True)
@@ -107,28 +109,37 @@ class _Proposals:
 
         A prediction may be wrong for pipelines in another way than for one group that has the whole model, and for
         stages that several share in another way than for single devices; so plans of a kind are expected to be as much
-        slower than predicted as those that were tried. A kind that was not tried may be faster than predicted.
+        slower than predicted as those that were tried. A kind that was not tried may be faster than predicted, and
+        only such a one comes before the levelled plan when it is the `last`.
         """
         if not attempts:
             return find_plan(self._facts, profile, self._sizes, seconds=self._tries.plan_s)
         fastest = min(attempts, key=lambda a: a.round_s)
         level = self._levelled(profile, fastest)
-        if last and self._is_new(level, attempts):
-            return level
         found = find_plan(self._facts, profile, self._sizes, seconds=self._tries.plan_s)
+        hopes = self._hopes(profile, found, attempts)
+        if last and self._is_new(level, attempts):
+            kinds = {kind_of(a.found.plan) for a in attempts}
+            untried = [hope for hope in hopes if kind_of(hope[1].plan) not in kinds]
+            return _most_hopeful(untried) if untried else level
+        if hopes:
+            return _most_hopeful(hopes)
+        if self._is_new(found, attempts) and found.round_s < _PROMISING * fastest.round_s:
+            return found  # it would have to be far slower than predicted, and the profile is corrected by now
+        return level if self._is_new(level, attempts) else None
+
+    def _hopes(self, profile: Profile, found: Found, attempts: Sequence[Attempt]) -> list[Hope]:
+        """The plans found, one of each kind, that are new and may be faster than what was tried."""
+        fastest_s = min(a.round_s for a in attempts)
         slower = self._slower(profile, attempts)
-        hopes: list[tuple[float, Found]] = []  # seconds that it may take at best, and the plan with what is expected
+        hopes = []
         for one in (found, *found.other_kinds):
             times = slower.get(kind_of(one.plan))
             expected_s = one.round_s * (times or 1.0)
             at_best_s = expected_s if times else expected_s * _UNTRIED
-            if self._is_new(one, attempts) and at_best_s < fastest.round_s:
+            if self._is_new(one, attempts) and at_best_s < fastest_s:
                 hopes.append((at_best_s, replace(one, round_s=expected_s)))
-        if hopes:
-            return min(hopes, key=lambda hope: hope[0])[1]
-        if self._is_new(found, attempts) and found.round_s < _PROMISING * fastest.round_s:
-            return found  # it would have to be far slower than predicted, and the profile is corrected by now
-        return level if self._is_new(level, attempts) else None
+        return hopes
 
     def _slower(self, profile: Profile, attempts: Sequence[Attempt]) -> dict[Kind, float]:
         """Kind of plan → how much longer such plans took than they would by this profile."""
@@ -145,6 +156,10 @@ class _Proposals:
     @staticmethod
     def _is_new(found: Found, attempts: Sequence[Attempt]) -> bool:
         return all(found.plan != a.found.plan for a in attempts)
+
+
+def _most_hopeful(hopes: Sequence[Hope]) -> Found:
+    return min(hopes, key=lambda hope: hope[0])[1]
 
 
 def a_few_rounds(

@@ -142,6 +142,29 @@ def test_a_climb_starts_from_every_number_of_micro_batches(monkeypatch: pytest.M
     assert jury.best().plan == summit
 
 
+def test_climbs_from_other_numbers_of_micro_batches_come_before_those_from_other_kinds(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Of another kind than the fastest, a plan matters only to who tries several."""
+    facts = a_model(0, 8)
+    profile = able(a_profile(0, facts, [1.0, 1.0], bandwidth=1e15))
+    ahead, behind = cut_at(4, 2), cut_at(4, 6)
+    group = tuple(Member(device=device, share=2) for device in ("d0", "d1"))
+    together = Plan(micro_batch_size=4, micro_batches=2, stages=(Stage(blocks=(0, 8), group=group),))
+    times = {ahead: 1.0, together: 1.1, behind: 3.6}
+    monkeypatch.setattr("potluck.plan.jury.simulate", lambda plan, *_, **__: Simulated(times[plan], {}))
+    jury = Jury(facts, profile, Tables(profile), float("inf"))
+    jury.hear((1.0, plan) for plan in times)
+    starts: list[Plan] = []
+
+    def near(plan: Plan) -> list[tuple[float, Plan]]:
+        starts.append(plan)
+        return []
+
+    jury.refine(near, lambda plan: [])
+    assert starts == [ahead, behind, together]
+
+
 def test_a_step_keeps_what_the_cost_model_says_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
     facts = a_model(0, 8)
     profile = able(a_profile(0, facts, [1.0, 1.0], bandwidth=1e15))

@@ -39,7 +39,7 @@ def tried(what: Plan, round_s: float) -> Attempt:
 
 
 def proposed(
-    monkeypatch: pytest.MonkeyPatch, search: Found, *attempts: Attempt, level: Plan | None = None
+    monkeypatch: pytest.MonkeyPatch, search: Found, *attempts: Attempt, level: Plan | None = None, last: bool = False
 ) -> Found | None:
     """What is tried next, where everything that was tried was predicted to take a second."""
     monkeypatch.setattr(trying, "find_plan", lambda *_, **__: search)
@@ -48,7 +48,7 @@ def proposed(
     monkeypatch.setattr(trying, "Tables", lambda _: None)
     monkeypatch.setattr(trying, "levelled", lambda given, *_: level or given)
     prepared = cast(PreparedJob, SimpleNamespace(facts=None, job=cast(Any, SimpleNamespace(batchnorm=None))))
-    return _Proposals(prepared, [], TRIES).best(PROFILE, attempts, last=False)
+    return _Proposals(prepared, [], TRIES).best(PROFILE, attempts, last=last)
 
 
 def test_where_pipelines_disappoint_one_group_is_tried(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -83,6 +83,20 @@ def test_a_kind_that_was_not_tried_gets_a_chance_though_it_is_expected_to_be_a_l
     after = proposed(monkeypatch, search, tried(plan(1), 1.0), tried(plan(size=8), 1.0))
     assert after is not None
     assert after.plan == plan(2)
+
+
+def test_the_last_try_is_the_levelled_plan_unless_a_kind_that_may_be_faster_was_not_tried(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def last(search: Found, *attempts: Attempt) -> Plan | None:
+        after = proposed(monkeypatch, search, *attempts, level=plan(3), last=True)
+        return None if after is None else after.plan
+
+    may_be_faster, is_slower = (found(plan(2), 0.9, (plan(), seconds)) for seconds in (1.05, 1.2))
+    assert last(may_be_faster, tried(plan(1), 1.0)) == plan()
+    assert last(is_slower, tried(plan(1), 1.0)) == plan(3)
+    assert last(may_be_faster, tried(plan(1), 1.0), tried(plan(size=8), 1.0)) == plan(3)  # of both kinds
+    assert last(may_be_faster, tried(plan(3), 1.0), tried(plan(size=8), 1.0)) == plan(2)  # nothing to level
 
 
 def test_one_that_promises_much_is_tried_though_its_kind_disappointed(monkeypatch: pytest.MonkeyPatch) -> None:
