@@ -18,23 +18,30 @@ _BETWEEN = 4 * 2**20  # floats that are touched between two: a device computes m
 _SMALL, _LARGE = 256, 256 * 1024  # floats
 _TIMEOUT_S = 10.0
 _NOISE_S = 1e-6  # no processor copies a megabyte in less
+_LOOKS = 2  # of which the second has as much time again, and is taken only where the first saw nothing but noise
 
 
 def message_cost(carrier: str, device: torch.device, pace: Pace, budget_s: float) -> tuple[float, float | None]:
-    """Seconds for one message sent or received, and bytes per second on top; between two links of this process."""
+    """Seconds for one message sent or received, and bytes per second on top; between two links of this process.
+
+    Where noise hides what bytes cost, it is measured once more: a profile is kept, and None says that they are free.
+    """
     here, there = open_link(carrier, "here", "127.0.0.1"), open_link(carrier, "there", "127.0.0.1")
     try:
         here.adopt(1, {"there": there.address})
         there.adopt(1, {"here": here.address})
-        deadline = time.monotonic() + budget_s
-        small = _seconds(here, there, device, pace, _SMALL, deadline)
-        large = _seconds(here, there, device, pace, _LARGE, deadline)
+        for look in range(_LOOKS):
+            deadline = time.monotonic() + budget_s
+            small = _seconds(here, there, device, pace, _SMALL, deadline, look)
+            large = _seconds(here, there, device, pace, _LARGE, deadline, look)
+            if (copy_bytes_s := bytes_per_second(small, large)) is not None:
+                break
     except LinkError:
         return 0.0, None  # this carrier does not talk to itself: messages count as free
     finally:
         here.close()
         there.close()
-    return small, bytes_per_second(small, large)
+    return small, copy_bytes_s
 
 
 def bytes_per_second(small_s: float, large_s: float) -> float | None:
@@ -43,15 +50,17 @@ def bytes_per_second(small_s: float, large_s: float) -> float | None:
     return 4 * (_LARGE - _SMALL) / more_s if more_s > _NOISE_S else None
 
 
-def _seconds(here: Link, there: Link, device: torch.device, pace: Pace, floats: int, deadline: float) -> float:
+def _seconds(
+    here: Link, there: Link, device: torch.device, pace: Pace, floats: int, deadline: float, look: int
+) -> float:
     """Of one message by itself, as in a pipeline; the mean of sending and receiving it."""
     tensor, between = torch.zeros(floats, device=device), torch.zeros(_BETWEEN)
     costs = []
     for number in range(_MESSAGES):
         between.add_(1.0)
         thread_s, process_s = time.thread_time(), time.process_time()
-        here.send("there", Tag("cost", number, 0, floats), pack([tensor]), _TIMEOUT_S)
-        unpack(there.receive("here", Tag("cost", number, 0, floats), _TIMEOUT_S), device)
+        here.send("there", Tag("cost", number, look, floats), pack([tensor]), _TIMEOUT_S)
+        unpack(there.receive("here", Tag("cost", number, look, floats), _TIMEOUT_S), device)
         spent = (time.thread_time() - thread_s, time.process_time() - process_s)
         if number > 0:  # the first warms up
             costs.append(pace.message_s(*spent) / 2)

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import cast
+
 import pytest
+import torch
 from msgspec.structs import replace
 
 from potluck.profile.check import check_device
+from potluck.runtime import message_cost
 from potluck.runtime.message_cost import bytes_per_second
+from potluck.runtime.pace import Pace
 from tests.unit.plan.instances import a_model, a_profile
 
 
@@ -18,3 +24,19 @@ def test_a_large_message_takes_longer_by_its_bytes() -> None:
 def test_whatever_noise_gives_can_be_saved_and_loaded(large_s: float) -> None:
     device = a_profile(0, a_model(0, 3), [1.0]).devices[0]
     check_device(replace(device, copy_bytes_s=bytes_per_second(1e-4, large_s)), 3)
+
+
+@pytest.mark.parametrize(
+    ("timed", "small_s", "known"),
+    [([1e-4, 1e-3], 1e-4, True), ([9e-4, 8e-4, 1e-4, 1e-3], 1e-4, True), ([9e-4, 8e-4, 7e-4, 6e-4], 7e-4, False)],
+)
+def test_where_noise_hides_what_bytes_cost_it_is_measured_once_more(
+    monkeypatch: pytest.MonkeyPatch, timed: list[float], small_s: float, known: bool
+) -> None:
+    """A message large enough to tell, seen once or twice; who saw nothing but noise twice says so."""
+    left = list(timed)
+    link = SimpleNamespace(address="", adopt=lambda *_: None, close=lambda: None)
+    monkeypatch.setattr(message_cost, "open_link", lambda *_: link)
+    monkeypatch.setattr(message_cost, "_seconds", lambda *_: left.pop(0))
+    found_s, bytes_s = message_cost.message_cost("zmq", torch.device("cpu"), cast(Pace, None), budget_s=1.0)
+    assert (found_s, bytes_s is not None, left) == (small_s, known, [])
