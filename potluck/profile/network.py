@@ -35,6 +35,14 @@ class Probing:
     both_ratio: float  # how much longer it takes while as much comes the other way
 
 
+@dataclass(frozen=True)
+class Trunk:
+    """One direction of a line that several links share."""
+
+    name: str
+    probing: Probing  # of one link that had it to itself
+
+
 def pair_rounds(devices: Sequence[str]) -> list[list[Pair]]:
     """Pairs to measure, in rounds in which nobody takes part twice; the coordinator is one of the nodes."""
     nodes = [COORDINATOR, *devices]
@@ -159,19 +167,22 @@ def medium(found: Mapping[Pair, Probing]) -> Medium:
 
 
 def link_profiles(
-    devices: Sequence[str], found: Mapping[Pair, Probing], trunks: Mapping[Pair, str] | None = None
+    devices: Sequence[str], found: Mapping[Pair, Probing], trunks: Mapping[Pair, Trunk] | None = None
 ) -> tuple[LinkProfile, ...]:
     """Every direction of every link; one that was not measured is as good as the worse of its two ends' others.
 
-    `trunks` names the line that some of them share.
+    Those of `trunks`, measured or not, are as good as the line they share: several took it at once when measured.
     """
+    trunks = trunks or {}
     nodes = [COORDINATOR, *devices]
     links = []
     for source in nodes:
         for target in nodes:
             if source == target:
                 continue
-            known = found.get((source, target))
+            pair = source, target
+            trunk = trunks.get(pair)
+            known = trunk.probing if trunk is not None else found.get(pair)
             if known is not None:
                 rate, latency = known.bandwidth_bytes_s, known.latency_s
             else:
@@ -184,7 +195,6 @@ def link_profiles(
                     max(p.bandwidth_bytes_s for p in near),
                 )
                 latency = statistics.median(p.latency_s for p in near)
-            trunk = (trunks or {}).get((source, target), "")
-            link = LinkProfile(source=source, target=target, bandwidth_bytes_s=rate, latency_s=latency, trunk=trunk)
-            links.append(link if known is not None else replace(link, measured=False))
+            link = LinkProfile(source=source, target=target, bandwidth_bytes_s=rate, latency_s=latency)
+            links.append(replace(link, measured=pair in found, trunk="" if trunk is None else trunk.name))
     return tuple(links)

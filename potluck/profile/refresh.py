@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 
 from potluck.profile.cells import only
-from potluck.profile.network import PROCESSOR_BOUND_BYTES_S, Pair, Probing
+from potluck.profile.network import PROCESSOR_BOUND_BYTES_S, Pair, Probing, Trunk
 from potluck.types import DeviceProfile, LinkProfile, Timing
 from potluck.units import factor_text, milliseconds
 
@@ -41,14 +41,20 @@ def refresh(profile: DeviceProfile, block: int, again: Sequence[Timing], toleran
 
 
 def links_changed(
-    links: Sequence[LinkProfile], found: Mapping[Pair, Probing], tolerance: float = LINK_TOLERANCE
+    links: Sequence[LinkProfile],
+    found: Mapping[Pair, Probing],
+    trunks: Mapping[Pair, Trunk],
+    tolerance: float = LINK_TOLERANCE,
 ) -> str | None:
     """Why the links from before no longer hold, in words, or None if they do.
 
     Where only the processor is the limit, how fast a link is says how busy the machine was, not what it carries.
+    Links that share a line as fast as each was before carry less together, so who shares one counts too.
     """
     known = {(link.source, link.target): link for link in links if link.measured}
-    for pair, now in found.items():
+    for pair, probing in found.items():
+        trunk = trunks.get(pair)
+        now, line = (probing, "") if trunk is None else (trunk.probing, trunk.name)
         link = known.get(pair)
         if link is None:
             return f"{pair[0]} → {pair[1]} was not measured before"
@@ -63,4 +69,6 @@ def links_changed(
             return f"{pair[0]} → {pair[1]} has another latency ({milliseconds(link.latency_s)} → " + (
                 f"{milliseconds(now.latency_s)})"
             )
+        if link.trunk != line:
+            return f"{pair[0]} → {pair[1]} shares its line with {'others than before' if line else 'nobody any more'}"
     return None

@@ -21,10 +21,10 @@ from potluck.plan.resident import to_rehearse, with_resident
 from potluck.profile.borrow import borrow, borrow_memory
 from potluck.profile.cells import row_counts
 from potluck.profile.late import share_late_parts
-from potluck.profile.network import Pair, Probing, link_profiles, medium, pair_rounds, probe
+from potluck.profile.network import Pair, Probing, Trunk, link_profiles, medium, pair_rounds, probe
 from potluck.profile.refresh import cell_to_retime, links_changed, refresh
 from potluck.profile.store import DeviceKey, Network, NetworkKey, Store
-from potluck.profile.trunks import is_shared, passages, through
+from potluck.profile.trunks import Passage, passages, through
 from potluck.runtime.live_fleet import LiveFleet
 from potluck.runtime.loading import first_samples
 from potluck.runtime.prepare import PreparedJob
@@ -213,22 +213,27 @@ class _Profiling:
         """Whether links still carry what they did; where a brief look says no, a second one decides."""
         why = None
         for _ in range(_LINKS_AGAIN_TIMES):
-            why = links_changed(known.links, self._probe_links(self._network_s() * _LINKS_AGAIN_PART)[0])
+            why = links_changed(known.links, *self._probe_links(self._network_s() * _LINKS_AGAIN_PART))
             if why is None:
                 return True
         self._settings.note(f"links: measured anew, as {why}")
         return False
 
-    def _probe_links(self, seconds: float) -> tuple[dict[Pair, Probing], dict[Pair, str]]:
+    def _probe_links(self, seconds: float) -> tuple[dict[Pair, Probing], dict[Pair, Trunk]]:
         """What links carry, and which line some of them share; pairs that share no device are measured at once."""
         self._meet()
         rounds = pair_rounds(self._devices)
+        budget_s, total = seconds / len(rounds), len(rounds) + 1  # shared lines count as one: how many is not known yet
         found: dict[Pair, Probing] = {}
         for number, pairs in enumerate(rounds):
-            self._settings.progress("links", number, len(rounds))
-            found |= self._probe_round(pairs, seconds / len(rounds))
-        self._settings.progress("links", len(rounds), len(rounds))
-        return self._with_trunks(found, seconds / len(rounds))
+            self._settings.progress("links", number, total)
+            found |= self._probe_round(pairs, budget_s)
+        self._settings.progress("links", len(rounds), total)
+        trunks: dict[Pair, Trunk] = {}
+        for passage in passages(found):
+            trunks |= self._probe_passage(passage, budget_s)
+        self._settings.progress("links", total, total)
+        return found, trunks
 
     def _meet(self) -> None:
         """Has everybody open links to everybody, in a term of their own."""
@@ -239,18 +244,12 @@ class _Profiling:
             live.roster.send(device, Meet(term=term, peers={n: a for n, a in peers.items() if n != device}))
         live.link.adopt(term, {n: a for n, a in peers.items() if n != COORDINATOR})
 
-    def _with_trunks(self, found: dict[Pair, Probing], budget_s: float) -> tuple[dict[Pair, Probing], dict[Pair, str]]:
-        """Links between rooms that share one line carry what one of them does by itself, all together."""
-        corrected, names = dict(found), dict[Pair, str]()
-        for passage in passages(found):
-            self._meet()
-            alone = self._probe_round([passage.pairs[0]], budget_s)
-            self._meet()
-            if is_shared(alone, self._probe_round(list(passage.pairs), budget_s)):
-                probings, named = through(passage, alone, found)
-                corrected |= probings
-                names |= named
-        return corrected, names
+    def _probe_passage(self, passage: Passage, budget_s: float) -> dict[Pair, Trunk]:
+        """One pair by itself, then several: tags of one measurement must not meet those of another."""
+        self._meet()
+        alone = self._probe_round([passage.pairs[0]], budget_s)
+        self._meet()
+        return through(passage, alone, self._probe_round(list(passage.pairs), budget_s))
 
     def _probe_round(self, pairs: list[Pair], budget_s: float) -> dict[Pair, Probing]:
         live, found = self._live, {}

@@ -242,14 +242,14 @@ def test_one_bad_moment_among_three_drops_no_profile():
 )  # fmt: skip
 def test_links_that_carry_something_else_are_named(rate, latency_s, word):
     links = [LinkProfile(source="a", target="b", bandwidth_bytes_s=1e6, latency_s=0.01)]
-    reason = links_changed(links, {("a", "b"): Probing(rate, latency_s, 1.0)})
+    reason = links_changed(links, {("a", "b"): Probing(rate, latency_s, 1.0)}, {})
     assert (reason is None) if word is None else (word in (reason or ""))
 
 
 def test_links_as_fast_as_the_processor_are_the_same_however_fast_it_was():
     links = [LinkProfile(source="a", target="b", bandwidth_bytes_s=2e9, latency_s=1e-4)]
-    assert links_changed(links, {("a", "b"): Probing(5e8, 3e-4, 1.0)}) is None
-    assert "slow" in (links_changed(links, {("a", "b"): Probing(1e7, 3e-4, 1.0)}) or "")
+    assert links_changed(links, {("a", "b"): Probing(5e8, 3e-4, 1.0)}, {}) is None
+    assert "slow" in (links_changed(links, {("a", "b"): Probing(1e7, 3e-4, 1.0)}, {}) or "")
 
 
 def test_devices_one_does_not_have():

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from potluck.profile.network import Pair, Probing
+from potluck.profile.network import Pair, Probing, Trunk, link_profiles
 from potluck.profile.store import Network
 from potluck.runtime.profiling import ProfileSettings, _Profiling
 from potluck.types import BlockProfile, DeviceProfile, DeviceSpec, LinkProfile, Timing
@@ -43,7 +43,7 @@ class Scripted(_Profiling):
     def _answers(self, devices: object, budget_s: float) -> list[tuple[str, Measured]]:
         return [(device, Measured(again=cell(self.times_s.pop(0)))) for device in list(devices)]  # type: ignore[call-overload]
 
-    def _probe_links(self, seconds: float) -> tuple[dict[Pair, Probing], dict[Pair, str]]:
+    def _probe_links(self, seconds: float) -> tuple[dict[Pair, Probing], dict[Pair, Trunk]]:
         return {("coordinator", "pi"): Probing(self.rates.pop(0), 0.01, 1.0)}, {}
 
 
@@ -79,30 +79,69 @@ def test_the_file_that_a_commit_is_timed_with_is_not_in_the_working_directory(tm
     assert asked == [tmp_path / "profiles", None]
 
 
+HOME = {"coordinator": 0, "a": 0, "b": 1, "c": 1}
+ACROSS = {(x, y) for x in HOME for y in HOME if HOME[x] != HOME[y]}
+
+
 class TwoRooms(_Profiling):
     """Two rooms whose links carry 1e7 bytes/s alone, and a part of that with others at the same time."""
 
     def __init__(self, part: float) -> None:
-        self.part, self.met = part, 0
+        self.part, self.met, self.notes, self.shown = part, 0, list[str](), list[tuple[int, int, int]]()
+        self._devices, self._store = ["a", "b", "c"], None
+        self._keys = dict.fromkeys("abc", SimpleNamespace(host=""))  # type: ignore[arg-type]
+        welcome = SimpleNamespace(carrier="tcp", bandwidth_bytes_s=None)
+        self._live = SimpleNamespace(roster=SimpleNamespace(welcome=welcome))  # type: ignore[assignment]
+        self._settings = ProfileSettings(
+            note=self.notes.append, progress=lambda _, done, total: self.shown.append((self.met, done, total))
+        )
 
     def _meet(self) -> None:
         self.met += 1
 
+    def _commit_s(self) -> float:
+        return 0.01
+
     def _probe_round(self, pairs: list[Pair], budget_s: float) -> dict[Pair, Probing]:
-        rate = 1e7 * (1.0 if len(pairs) == 1 else self.part)
-        return {way: Probing(rate, 0.01, 1.0) for a, b in pairs for way in ((a, b), (b, a))}
+        found = {}
+        for way in [way for a, b in pairs for way in ((a, b), (b, a))]:
+            alone = len(pairs) == 1
+            rate = 1e7 * (1.0 if alone else self.part) if way in ACROSS else 1e8
+            found[way] = Probing(rate, 0.01, 2.0 if alone else 1.0)  # a busy moment, of one pair
+        return found
 
 
 @pytest.mark.parametrize(("part", "shared"), [(0.5, True), (0.95, False)])
 def test_links_that_slow_each_other_down_share_a_line(part: float, shared: bool) -> None:
-    home = {"coordinator": 0, "a": 0, "b": 1, "c": 1}
-    found = {
-        (x, y): Probing(1e8 if home[x] == home[y] else 1e7 * part, 0.01, 1.0) for x in home for y in home if x != y
-    }
     it = TwoRooms(part)
-    corrected, trunks = it._with_trunks(found, 1.0)
-    assert it.met == 2  # tags of one measurement must not meet those of another
-    across = {pair for pair in found if home[pair[0]] != home[pair[1]]}
-    assert set(trunks) == (across if shared else set())
-    assert {corrected[pair].bandwidth_bytes_s for pair in across} == {1e7 if shared else 1e7 * part}
-    assert all(corrected[pair] == found[pair] for pair in set(found) - across)
+    links = {(link.source, link.target): link for link in it._network().links}
+    assert it.met == 3  # tags of one measurement must not meet those of another
+    assert {pair for pair, link in links.items() if link.trunk} == (ACROSS if shared else set())
+    assert {links[pair].bandwidth_bytes_s for pair in ACROSS} == {1e7 if shared else 1e7 * part}
+    assert {links[pair].bandwidth_bytes_s for pair in links.keys() - ACROSS} == {1e8}
+
+
+def test_the_pair_that_tries_a_shared_line_does_not_decide_the_medium() -> None:
+    assert TwoRooms(0.5)._network().medium == "full"
+
+
+def test_links_are_done_when_shared_lines_have_been_tried() -> None:
+    it = TwoRooms(0.5)
+    it._probe_links(1.0)
+    assert it.shown == [(1, 0, 4), (1, 1, 4), (1, 2, 4), (1, 3, 4), (3, 4, 4)]
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "why"),
+    [
+        (0.5, 0.5, ""),
+        (0.95, 0.95, ""),
+        (0.95, 0.5, "shares its line with others than before"),
+        (0.5, 0.95, "shares its line with nobody any more"),
+    ],
+)
+def test_links_hold_no_longer_if_others_share_a_line(before: float, now: float, why: str) -> None:
+    it = TwoRooms(now)
+    known = link_profiles(it._devices, *TwoRooms(before)._probe_links(1.0))
+    assert it._links_hold(Network(links=known, medium="full", commit_s=0.01)) is not bool(why)
+    assert [note.endswith(why) for note in it.notes] == ([True] if why else [])
