@@ -13,6 +13,8 @@ from benchmarks.throughput import measure, others
 from benchmarks.throughput.cells import OURS, QUICK, Cell
 from benchmarks.throughput.measure import NOT_REACHED, Rate, Result
 from benchmarks.throughput.report import figures
+from potluck.fleet_file import read_fleet
+from potluck.types import Fleet
 
 CELLS = [Cell("lab-1000", "gpt_10m"), Cell("lab-100", "gpt_10m")]
 
@@ -107,3 +109,34 @@ def test_a_run_is_out_of_memory_only_if_a_process_was_killed_in_it(monkeypatch: 
     for killing, words in ((0, "it ended"), (1, "out of memory: it ended")):
         monkeypatch.setattr(others, "_train", partial(fails, killing))
         assert others.peer(Bed(), CELLS[0], "ddp", [8], 1.0).error == words  # type: ignore[arg-type]
+
+
+class _Lines:
+    """A testbed of which only quotas and lines are known."""
+
+    def __init__(self, fleet: Fleet) -> None:
+        self.fleet, self.devices = fleet, tuple(device.name for device in fleet.devices)
+        self.quotas: dict[str, float | None] = {d.name: d.speed for d in fleet.devices}
+        self.lines: dict[str, float | None] = dict.fromkeys(self.devices, 12.5e6)
+
+    def set_quota(self, device: str, cores: float | None) -> None:
+        self.quotas[device] = cores
+
+    def bandwidth(self, device: str) -> float | None:
+        return self.lines[device]
+
+    def set_bandwidth(self, device: str, bytes_s: float | None) -> None:
+        self.lines[device] = bytes_s
+
+
+def test_whoever_starts_has_no_limits_and_whoever_is_measured_has_the_line_of_the_cell() -> None:
+    fleet = read_fleet(CELLS[0].fleet_file)  # 1 Gbit/s; the lines of the bed are those of another cell
+    bed = _Lines(fleet)
+    with others.unhurried(bed) as hurry:  # type: ignore[arg-type]
+        assert set(bed.lines.values()) == set(bed.quotas.values()) == {None}
+        hurry()
+        assert set(bed.lines.values()) == {12.5e6}
+        assert bed.quotas == {device.name: device.speed for device in fleet.devices}
+    with pytest.raises(RuntimeError, match="it ended"), others.unhurried(bed):  # type: ignore[arg-type]
+        raise RuntimeError("it ended")
+    assert set(bed.lines.values()) == {12.5e6}
