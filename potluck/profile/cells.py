@@ -28,12 +28,11 @@ def middle_mean(values: Sequence[float]) -> float:
 def cell_order(blocks: Sequence[int], rows: Sequence[int], size: Callable[[int], float]) -> list[Cell]:
     """Every cell: first all blocks at the first row count, then block by block at the others.
 
-    Large blocks come first, as they matter most; how they scale with the rows tells how the rest does. The first of
-    all comes twice: it meets a process that has not touched its memory yet, which takes up to ten times as long.
+    Large blocks come first, as they matter most; how they scale with the rows tells how the rest does.
     """
     by_size = sorted(blocks, key=lambda block: -size(block))
     first = [(block, rows[0]) for block in by_size]
-    return first + first[:1] + [(block, count) for block in by_size for count in rows[1:]]
+    return first + [(block, count) for block in by_size for count in rows[1:]]
 
 
 def fill(

@@ -22,6 +22,8 @@ _SURE = 0.02  # relative error of the median at which measuring goes on to the n
 _UPDATES = 3
 _LATE, _LATE_PART = 2, 0.2  # times that weight gradients are put off, and the part of the time left that it may take
 _CELL_FAILS = (RuntimeError, ValueError, IndexError, MemoryError)  # too large for the device, or too few rows
+_WARM_UP_PART = 0.2  # of the time, at most, until the first block takes no less time any more
+_SETTLED, _SHORTER = 5, 0.9  # so many passes in a row, none of which takes less than this part of the fastest before
 _CALLS, _CALL_ROWS = 10, 2  # of nothing, to see what a call costs
 
 Pair = tuple[float, float]  # forward, backward
@@ -106,6 +108,7 @@ class _Session:
 
     def run(self, order: Sequence[Cell], progress: Progress) -> Measurements:
         first = [block for block, rows in order if rows == self._main_rows]
+        self._warm_up(*order[0])
         for done, (block, rows) in enumerate(order):
             progress(done, len(order))
             if done == len(first):
@@ -122,6 +125,17 @@ class _Session:
             self._put_off(first)
         progress(len(order), len(order))
         return self.found
+
+    def _warm_up(self, block: int, rows: int) -> None:
+        """Runs the first block, the largest, until it takes no less time any more: a process that has not touched the
+        memory yet takes up to ten times as long, and what it touched now it keeps for the other blocks."""
+        until = time.monotonic() + _WARM_UP_PART * (self._deadline - time.monotonic())
+        took: list[float] = []
+        try:
+            while not settled(took) and time.monotonic() < until:
+                took.append(sum(self._open(block).chunk(rows, 1)))
+        except _CELL_FAILS:  # it is measured next, and then what is wrong is said
+            self._bench = None
 
     def _slot_s(self, left_s: float, rest: Sequence[Cell]) -> float:
         """Time for the next cell: cells of the job's own micro-batch get three times as much as others."""
@@ -143,7 +157,7 @@ class _Session:
     def _put_off(self, blocks: Sequence[int]) -> None:
         """What becomes of backward passes when weight gradients are put off, of as many blocks as there is time for."""
         until = time.monotonic() + _LATE_PART * (self._deadline - time.monotonic())
-        for block in dict.fromkeys(blocks):
+        for block in blocks:
             if time.monotonic() > until:
                 return
             if (block, self._main_rows) in self.found.cells:
@@ -180,6 +194,12 @@ class _Session:
                 break
         forward_s, backward_s = _typical(samples)
         return max(0.0, forward_s), max(0.0, backward_s)
+
+
+def settled(took: Sequence[float]) -> bool:
+    """Whether the last few of these times are no shorter than what came before them."""
+    before, last = took[:-_SETTLED], took[-_SETTLED:]
+    return bool(before) and min(last) > _SHORTER * min(before)
 
 
 def _typical(samples: Sequence[Pair]) -> Pair:

@@ -14,7 +14,7 @@ from potluck.profile.live_bytes import StorageMeter
 from potluck.profile.signature import signature
 from potluck.runtime.bench import Bench, Rig
 from potluck.runtime.loading import first_samples
-from potluck.runtime.measure_blocks import measure_blocks, retime
+from potluck.runtime.measure_blocks import measure_blocks, retime, settled
 from potluck.runtime.prepare import PreparedJob, prepare_job
 from potluck.runtime.stage import Rows, StageRunner, StageState
 
@@ -172,3 +172,25 @@ def test_a_forward_of_nothing_hands_on_what_it_got(prepared):
     sent = bench.runner.forward(Rows(0, 0, 0, 2), feeds, received, 1.0)
     assert all(torch.equal(sent[v], received[v]) for v in received)
     assert set(bench.runner.backward(0, seeds)) == set(received)
+
+
+def test_times_have_settled_when_they_become_no_shorter() -> None:
+    falling = [11.2, 6.5, 13.4, 9.5, 12.4, 4.7, 11.6, 3.7, 6.2, 3.6]  # of a process that touches its memory first
+    assert not any(settled(falling[:count]) for count in range(len(falling) + 1))
+    assert settled([*falling, 3.6, 3.5, 3.6])
+    assert not settled([5.0] * 5)
+    assert settled([5.0] * 6)
+
+
+def test_a_process_that_is_slow_at_first_is_measured_when_it_is_warm(
+    prepared: PreparedJob, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slow_ones = iter([10.0] * 5)
+
+    def chunk(bench: Bench, rows: int, count: int) -> tuple[float, float]:
+        return (next(slow_ones, 1.0), 1.0) if rows == ROWS else (0.0, 0.0)  # else it is a call of nothing
+
+    monkeypatch.setattr(Bench, "chunk", chunk)
+    rig = rig_of(prepared)
+    blocks, _ = measure_blocks(rig, (ROWS,), 5.0, [1.0] * rig.programs.train.block_count)
+    assert {only(block, ROWS).forward_s for block in blocks} == {1.0}
