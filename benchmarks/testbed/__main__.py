@@ -1,7 +1,7 @@
 """Runs potluck on a testbed, with an agent on every device of a fleet file.
 
-    python -m benchmarks.testbed benchmarks/fleets/lab-100.toml -- train examples/digits_cnn.py
-    python -m benchmarks.testbed --clean
+    sudo .venv/bin/python -m benchmarks.testbed benchmarks/fleets/lab-100.toml -- train examples/digits_cnn.py
+    sudo .venv/bin/python -m benchmarks.testbed --clean
 
 At the end it says what each device used, on standard error. --clean removes what dead owners of testbeds left.
 """
@@ -35,7 +35,16 @@ _GRACE_S = 30.0  # for the coordinator to notice what happened to a device, and 
 @click.option("--clean", is_flag=True, help="Remove what is left of testbeds whose owner is dead.")
 @click.option("--logs", type=Path, metavar="DIR", help="Where agents write what they say.  [default: a new folder]")
 def main(fleet: Path | None, verb: tuple[str, ...], clean: bool, logs: Path | None) -> None:
-    """Run potluck's VERB as the coordinator of all devices of FLEET, each in its own namespace and cgroups."""
+    """Run potluck's VERB as the coordinator of all devices of FLEET, each in its own namespace and cgroups.
+
+    It needs root. FLEET is a fleet file; VERB is a verb of potluck that takes --listen, like train, plan or profile.
+    The verb, its job and its options come after `--`.
+
+    \b
+    Examples:
+      sudo .venv/bin/python -m benchmarks.testbed benchmarks/fleets/lab-100.toml -- train examples/digits_cnn.py
+      sudo .venv/bin/python -m benchmarks.testbed --clean
+    """
     ended_by_signals()
     try:
         if clean:
@@ -44,15 +53,16 @@ def main(fleet: Path | None, verb: tuple[str, ...], clean: bool, logs: Path | No
             return
         if fleet is None or not verb:
             raise InputError("give a fleet file and a verb of potluck, like lab.toml -- train job.py")
-        sys.exit(run(fleet, verb, logs or Path(tempfile.mkdtemp(prefix="testbed-"))))
+        sys.exit(run(fleet, verb, logs))
     except PotluckError as error:
         print(f"testbed: {error}", file=sys.stderr)
         sys.exit(error.exit_code)
 
 
-def run(fleet: Path, verb: tuple[str, ...], logs: Path) -> int:
-    """Runs it to its end and says what each device used; returns its exit code."""
+def run(fleet: Path, verb: tuple[str, ...], logs: Path | None) -> int:
+    """Runs it to its end and says what each device used; returns its exit code. Without `logs` it makes a folder."""
     with Testbed(fleet, name="run") as bed:
+        logs = logs or Path(tempfile.mkdtemp(prefix="testbed-"))
         coordinator = start_potluck(bed, verb)
         agents = join_all(bed, logs=logs)
         code = _wait(coordinator, agents, logs)

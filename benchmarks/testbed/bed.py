@@ -6,6 +6,7 @@ import contextlib
 import os
 import re
 import select
+import shlex
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -34,13 +35,20 @@ def check_machine() -> cgroups.Cgroups:
     if sys.platform != "linux" or not hasattr(os, "geteuid"):
         raise TestbedMissing("the testbed needs Linux: use potluck's own --local devices here")
     if os.geteuid() != 0:
-        raise TestbedMissing("the testbed needs root for namespaces and cgroups: run it with sudo")
+        raise TestbedMissing(f"the testbed needs root for namespaces and cgroups: run it with {_with_sudo()}")
     for name in ("ip", "tc"):
         tool(name)
     groups = cgroups.find()
     if not _has_capabilities(Path("/proc/self/status").read_text()) or not groups.writable():
         raise TestbedMissing("the testbed may not make namespaces or cgroups here: run it outside the container")
     return groups
+
+
+def _with_sudo() -> str:
+    """What starts this program as root: sudo would look for python elsewhere, and find one without potluck."""
+    spec = getattr(sys.modules.get("__main__"), "__spec__", None)
+    module = "" if spec is None else f"{spec.name.removesuffix('.__main__')} "
+    return f"sudo {shlex.quote(sys.executable)} -m {module}…"
 
 
 def _has_capabilities(status: str) -> bool:
@@ -65,10 +73,11 @@ class Testbed:
         if not re.fullmatch(r"[A-Za-z0-9_-]{1,64}", name):
             raise InputError(f"testbed name {name!r}: give letters, digits, - and _")
         self.fleet = fleet if isinstance(fleet, Fleet) else read_fleet(Path(fleet))
-        self._check_cores()
+        where = "fleet" if isinstance(fleet, Fleet) else str(fleet)
+        self._check_cores(where)
+        self._topology = topology(self.fleet, coordinator_bytes_s, where=where)
         self._cgroups = check_machine()
         self._base = leftovers.base_name(name)
-        self._topology = topology(self.fleet, coordinator_bytes_s)
         self._network = Network(self._base, self._topology)
         self._cores: dict[str, float | None] = {COORDINATOR: coordinator_cores}
         self._cores |= {device.name: device.speed for device in self.fleet.devices}
@@ -77,11 +86,11 @@ class Testbed:
         self._cut: set[str] = set()
         self._partitions: set[tuple[str, str]] = set()
 
-    def _check_cores(self) -> None:
+    def _check_cores(self, where: str) -> None:
         wanted, here = sum(device.speed for device in self.fleet.devices), cores_here()
         if wanted > here:
             raise InputError(
-                f"fleet: its devices want {wanted:.2f} cores and this machine has {here}; lower the speeds"
+                f"{where}: its devices want {wanted:.2f} cores and this machine has {here}; lower the speeds"
             )
 
     @property

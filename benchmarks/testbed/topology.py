@@ -26,9 +26,12 @@ class Topology:
         return NETWORK[1 + list(self.lines).index(device)]
 
 
-def topology(fleet: Fleet, coordinator_bytes_s: float | None = None) -> Topology:
-    """The network of a fleet. A link slower than the lines of both its ends leads from one room to the other."""
-    _check_possible(fleet)
+def topology(fleet: Fleet, coordinator_bytes_s: float | None = None, *, where: str = "fleet") -> Topology:
+    """The network of a fleet. A link slower than the lines of both its ends leads from one room to the other.
+
+    `where` is what a refusal begins with: the file that the fleet came from.
+    """
+    _check_possible(fleet, where)
     names = [COORDINATOR, *(d.name for d in fleet.devices)]
     lines: dict[str, float | None] = {COORDINATOR: coordinator_bytes_s}
     for name in names[1:]:
@@ -45,8 +48,9 @@ def topology(fleet: Fleet, coordinator_bytes_s: float | None = None) -> Topology
     second = tuple(name for name in names if name not in first)
     if set(far) != {frozenset((a, b)) for a in first for b in second} or len(set(far.values())) > 1:
         raise InputError(
-            "fleet: the links that differ do not make two rooms; give every pair from one room to the other the same "
-            "bandwidth (the coordinator stands in a room too), or give every link of a device the bandwidth of its line"
+            f"{where}: the links that differ do not make two rooms; give every pair from one room to the other the "
+            "same bandwidth (the coordinator stands in a room too), or give every link of a device the bandwidth of "
+            "its line"
         )
     return Topology(lines, (first, second), next(iter(far.values())))
 
@@ -59,10 +63,10 @@ def _or_none(rate: float) -> float | None:
     return None if rate == math.inf else rate
 
 
-def _check_possible(fleet: Fleet) -> None:
+def _check_possible(fleet: Fleet, where: str) -> None:
     if len(fleet.devices) > MOST_DEVICES:
-        raise InputError(f"fleet: {len(fleet.devices)} devices; a testbed has room for {MOST_DEVICES}")
+        raise InputError(f"{where}: {len(fleet.devices)} devices; a testbed has room for {MOST_DEVICES}")
     if fleet.medium != "full":
-        raise InputError(f"fleet: medium {fleet.medium!r} cannot be built; a testbed has full-duplex links only")
+        raise InputError(f"{where}: medium {fleet.medium!r} cannot be built; a testbed has full-duplex links only")
     if fleet.latency_s or any(link.latency_s for link in fleet.links):
-        raise InputError("fleet: a testbed adds no latency; leave it out, and put benchmarks/proxy.py in between")
+        raise InputError(f"{where}: a testbed adds no latency; leave it out, and put benchmarks/proxy.py in between")

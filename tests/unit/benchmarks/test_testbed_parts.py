@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import os
+import re
+import shlex
+import sys
+import tempfile
+from importlib.machinery import ModuleSpec
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
-from benchmarks.testbed import Testbed, TestbedError, TestbedMissing
+from benchmarks.testbed import Testbed, TestbedError, TestbedMissing, check_machine
+from benchmarks.testbed import __main__ as command
 from benchmarks.testbed import network as network_module
 from benchmarks.testbed.bed import _has_capabilities
 from benchmarks.testbed.cgroups import CgroupsV2, find, quota_us
@@ -44,6 +51,27 @@ class TestRefusals:
         with pytest.raises(InputError, match="do not make two rooms"):
             topology(Fleet(devices=fleet_of(1, 1, 1).devices, bandwidth_bytes_s=10 * MBIT, links=triangle))
 
+    @pytest.mark.parametrize(
+        ("top", "speed", "why"),
+        [("", 1000, "its devices want 1000.00 cores"), ("latency = '1ms'", 0.1, "a testbed adds no latency")],
+    )
+    def test_a_fleet_that_cannot_be_built_is_named_by_its_file(self, tmp_path: Path, top: str, speed: float, why: str):
+        path = tmp_path / "lab.toml"
+        path.write_text(f"{top}\n[[device]]\nname = 'a'\nspeed = {speed}\n")
+        with pytest.raises(InputError, match=f"^{re.escape(f'{path}: {why}')}"):
+            Testbed(path)
+
+    @pytest.mark.parametrize(
+        ("started", "shown"),
+        [("benchmarks.testbed.__main__", "benchmarks.testbed …"), ("some.module", "some.module …"), (None, "…")],
+    )
+    def test_the_way_to_root_names_this_python(self, monkeypatch: pytest.MonkeyPatch, started: str | None, shown: str):
+        monkeypatch.setattr(os, "geteuid", lambda: 1000)
+        monkeypatch.setattr(sys.modules["__main__"], "__spec__", started and ModuleSpec(started, None))
+        with pytest.raises(TestbedMissing) as caught:
+            check_machine()
+        assert str(caught.value).endswith(f": run it with sudo {shlex.quote(sys.executable)} -m {shown}")
+
     @pytest.mark.root
     @pytest.mark.skipif(bool(MISSING), reason=MISSING)
     def test_a_device_that_is_not_there_is_named(self):
@@ -53,6 +81,32 @@ class TestRefusals:
     def test_root_of_a_container_is_not_enough(self):
         assert _has_capabilities("Name:\tx\nCapEff:\t000001ffffffffff\n")
         assert not _has_capabilities("Name:\tx\nCapEff:\t00000000a80425fb\n"), "as Docker starts it"
+
+
+class TestCommand:
+    """`python -m benchmarks.testbed`, as far as it goes without a testbed."""
+
+    @pytest.mark.parametrize(("fleet", "code"), [("", 2), ("[[device]]\nname = 'a'\nspeed = 0.1\n", 1)])
+    def test_what_is_refused_leaves_no_folder(
+        self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, fleet: str, code: int
+    ):
+        path = tmp_path / "lab.toml"
+        path.write_text(fleet)
+        monkeypatch.setattr(command, "ended_by_signals", lambda: None)
+        monkeypatch.setattr(os, "geteuid", lambda: 1000)
+        monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+        done = CliRunner().invoke(command.main, [str(path), "--", "train", "nowhere.py"])
+        assert (done.exit_code, list(tmp_path.iterdir())) == (code, [path])
+
+    def test_help_shows_what_to_type(self):
+        said = CliRunner().invoke(command.main, ["--help"]).output
+        start = "  sudo .venv/bin/python -m benchmarks.testbed "
+        assert f"{start}benchmarks/fleets/lab-100.toml -- train examples/digits_cnn.py\n" in said
+        assert f"{start}--clean\n" in said
+        words = " ".join(said.split())
+        assert "It needs root" in words
+        assert "VERB is a verb of potluck" in words
+        assert "come after `--`" in words
 
 
 class TestPureParts:
