@@ -37,8 +37,8 @@ from benchmarks.recovery.session import Outcome, Setup, run
 from benchmarks.recovery.tally import Tally, spread
 from benchmarks.recovery.timeline import timeline
 from benchmarks.testbed import Testbed, TestbedMissing, check_machine, ended_by_signals
-from benchmarks.throughput.__main__ import machine
 from benchmarks.throughput.cells import FLEETS
+from benchmarks.throughput.machine import machine
 from benchmarks.throughput.measure import say
 from potluck.runtime.prepare import prepare_job
 

@@ -20,8 +20,8 @@ from benchmarks.sync.runs import Course, Lone, Setting, course
 from benchmarks.sync.stolen import Stolen
 from benchmarks.sync.workload import WORKLOADS, write_shards
 from benchmarks.testbed import Testbed
-from benchmarks.throughput.__main__ import machine
 from benchmarks.throughput.cells import FLEETS
+from benchmarks.throughput.machine import machine
 from benchmarks.throughput.measure import say
 
 POLICIES = ("bsp", "ssp", "local", "adacomm", "adsp", "ours")

@@ -45,7 +45,7 @@ class Bench:
     planners: tuple[str, ...]  # beside ours, on our runtime
     peers: tuple[str, ...]
     repeats: int
-    seconds: float  # each measurement of a plan aims at
+    seconds: float  # each measurement of a plan or of a rival aims at
     pipelining_sizes: tuple[int, ...]  # of micro-batches to choose from, by trying them
 
 

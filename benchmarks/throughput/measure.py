@@ -109,7 +109,9 @@ def say(text: str) -> None:
 def run(
     bench: Bench, logs: Path, when: str, before: Sequence[Result] = (), again: bool = False
 ) -> Iterator[list[Result]]:
-    """Every cell, as often as the benchmark says, beside what was measured before; systems take turns.
+    """Every cell, as often as the benchmark says, beside what was measured before.
+
+    In each turn the systems follow each other; with repeats, all of them have their turn before any has its next.
 
     Gives what there is so far each time some cells are done. What was measured before in the same cells counts
     only if this is to be the same `again`: other code is another system.

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from benchmarks.peers.one_core import CHANNELS_LAST, USUAL
-from benchmarks.testbed.agents import environment
 from benchmarks.throughput.cells import Cell
+from benchmarks.throughput.machine import told_by
 
 TIMEOUT_S = 400.0
 ALIKE = 0.97  # of the fastest: what two trials of one size differ by
@@ -68,8 +65,5 @@ class OneCore:
 
 def one_core(cell: Cell) -> OneCore:
     """Measures a cell's model on one core."""
-    program = ["benchmarks.peers.one_core", "--model", cell.model, "--batch", str(cell.batch)]
-    command = [sys.executable, "-W", "ignore", "-m", *program]
-    done = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=TIMEOUT_S, check=True)
-    found = json.loads(done.stdout.splitlines()[-1])
+    found = told_by(["benchmarks.peers.one_core", "--model", cell.model, "--batch", str(cell.batch)], TIMEOUT_S)
     return OneCore({order: {int(size): rate for size, rate in some.items()} for order, some in found.items()})

@@ -57,8 +57,8 @@ def peer(bed: Testbed, cell: Cell, system: str, micro_batches: Sequence[int], mo
 
 
 class Ideal:
-    """Plain trainers, one in each device, that train all at once whenever they are asked to: what a perfect system
-    would reach, on the machine as it is in that minute."""
+    """Plain trainers, one in each device, that train all at once whenever they are asked to: the sum of what plain
+    PyTorch reaches, on the machine as it is in that minute. A system with faster kernels can exceed it."""
 
     def __init__(self, bed: Testbed, cell: Cell, micro_batch: int, seconds: float = IDEAL_S) -> None:
         self._bed, self._cell, self._micro_batch, self._seconds = bed, cell, micro_batch, seconds

@@ -39,7 +39,7 @@ from potluck.runtime.trying import Tries, a_few_rounds, try_plans
 from potluck.types import Plan, Profile
 
 PROFILED_ROWS = 60  # the profile also has half, a quarter and twice as many: what a device computes at a time here
-FEWEST, MOST = 3, 16  # rounds of a measurement
+FEWEST, MOST = 3, 16  # rounds of a measurement, the warm-up included
 TRIES, TRY_PLAN_S = 4, 5.0  # plans of ours that are tried, and how long each is looked for
 NETWORK_S = 10.0  # all links together are measured
 TIMEOUT_S = 300.0

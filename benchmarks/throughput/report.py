@@ -28,6 +28,7 @@ def figures(results: Sequence[Result]) -> dict[str, Any]:
         "efficiency": _by_cell(results, lambda r: r.part(OURS)),
         "channels_last_gain": _by_cell(results, lambda r: r.channels_last_gain),
         "best_peer_ratio": _by_cell(results, lambda r: _ratio(r.rate(OURS), _best_other(r))),
+        "best_peer_spread": _by_cell(results, _best_peer_spread),
         "ddp_ratio": _by_cell(results, lambda r: _ratio(r.rate(OURS), r.rate(DDP))),
         "predict_error": _by_cell(results, _prediction_errors),
         "plans": _by_cell(results, lambda r: {s: a["plan"] for s, a in r.plans.items()}),
@@ -48,6 +49,20 @@ def _best_other(result: Result) -> float | None:
     if NOT_REACHED in result.errors.values():
         return None
     return max((rate for s in result.rates if s != OURS and (rate := result.rate(s)) is not None), default=None)
+
+
+def _best_peer_spread(result: Result) -> list[float] | None:
+    """The smallest and the largest of ours over the best other in the same turn, by parts of the ideal.
+
+    None where somebody lacks a turn: nobody knows then which measurements belong together.
+    """
+    ours, others = result.rates.get(OURS, []), [rates for s, rates in result.rates.items() if s != OURS]
+    lacking = NOT_REACHED in result.errors.values() or len(ours) != len(result.when or ours)
+    if lacking or not ours or not others or any(len(rates) != len(ours) for rates in others):
+        return None
+    turns = zip(ours, *others, strict=True)
+    ratios = [mine.part / max(rate.part for rate in rest) for mine, *rest in turns]
+    return [min(ratios), max(ratios)]
 
 
 def _ratio(a: float | None, b: float | None) -> float | None:

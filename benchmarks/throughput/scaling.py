@@ -1,6 +1,6 @@
 """How efficiency changes as work grows: more devices, and more micro-batches in a round.
 
-    python -m benchmarks.throughput.scaling --json
+    sudo .venv/bin/python -m benchmarks.throughput.scaling --json
 
 Equal devices of a quarter of a core at 1 Gbit/s train MobileNetV2 by our plans. Efficiency is against plain trainers in
 the same devices, all at once, right before and after. Needs root (see docs/testbed.md).
@@ -9,26 +9,32 @@ the same devices, all at once, right before and after. Needs root (see docs/test
 from __future__ import annotations
 
 import json
+import shutil
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import click
 
 from benchmarks.picture import document
-from benchmarks.testbed import Testbed, TestbedMissing, check_machine, ended_by_signals
+from benchmarks.testbed import Testbed, ended_by_signals
 from benchmarks.throughput.cells import OURS, Cell
+from benchmarks.throughput.kept import check_writable
+from benchmarks.throughput.machine import check_here, commit, machine
 from benchmarks.throughput.measure import OURS_TIMEOUT_S, Yardstick, say
 from benchmarks.throughput.one_core import one_core
 from benchmarks.throughput.others import Ideal
 from benchmarks.throughput.session import Ours
+from potluck.errors import PotluckError
 
 MODEL = "mobilenet_v2"
 DEVICES = (1, 2, 3, 4, 6)
 MICRO_BATCHES, ROWS, STAGES = (8, 16, 32, 64), 8, 3
 SECONDS = 12.0
+FIGURES, CHART = "scaling.json", "scaling.svg"
 _LINES = 0.2  # between two of the chart
 _LEFT, _TOP, _WIDTH, _HEIGHT, _APART, _MARGIN = 50, 40, 260, 180, 90, 24
 
@@ -39,9 +45,47 @@ def fleet_text(count: int) -> str:
     return 'bandwidth = "1Gbit"\n' + "".join(devices)
 
 
-def efficiencies(count: int, batches: Mapping[int, tuple[int, int | None]], logs: Path) -> dict[int, float]:
-    """Our part of the ideal on so many devices, for each batch size and micro-batch size (None: any)."""
-    found = {}
+@dataclass
+class Efficiencies:
+    """Our part of the ideal, by the number of devices and by that of micro-batches."""
+
+    devices: dict[int, float] = field(default_factory=dict)
+    micro_batches: dict[int, float] = field(default_factory=dict)
+
+    @property
+    def panels(self) -> dict[str, dict[int, float]]:
+        """What grows, and the points over it."""
+        return {
+            "devices (240 samples a round)": self.devices,
+            f"micro-batches of {ROWS} in a round ({STAGES} devices)": self.micro_batches,
+        }
+
+
+class Point(NamedTuple):
+    """What is trained, and the number of devices or micro-batches that it stands for."""
+
+    number: int
+    batch: int
+    micro_batch: int | None = None  # of any size
+
+
+def measure(logs: Path, keep: Callable[[Efficiencies], None]) -> Efficiencies:
+    """All points; what there is so far is kept after each."""
+    found = Efficiencies()
+
+    def add(points: dict[int, float], number: int, part: float) -> None:
+        points[number] = part
+        keep(found)
+
+    for n in DEVICES:
+        efficiencies(n, [Point(n, 240)], logs / str(n), partial(add, found.devices))
+    batches = [Point(m, m * ROWS, ROWS) for m in MICRO_BATCHES]
+    efficiencies(STAGES, batches, logs / "micro-batches", partial(add, found.micro_batches))
+    return found
+
+
+def efficiencies(count: int, points: Sequence[Point], logs: Path, add: Callable[[int, float], None]) -> None:
+    """Our part of the ideal on so many devices at each point, told as soon as it is known."""
     with tempfile.TemporaryDirectory() as name:
         path = Path(name) / "fleet.toml"
         path.write_text(fleet_text(count))
@@ -49,15 +93,16 @@ def efficiencies(count: int, batches: Mapping[int, tuple[int, int | None]], logs
         size = one_core(cell).ideal_size
         with Testbed(path) as bed, Ideal(bed, cell, size) as ideal, Ours(bed, logs) as ours:
             yardstick = Yardstick(ideal)
-            for key, (batch, micro_batch) in batches.items():
+            for number, batch, micro_batch in points:
                 one = Cell("equal", MODEL, batch)
                 [answer] = ours.plan(one, (OURS,), SECONDS, OURS_TIMEOUT_S, micro_batch)
+                if answer["error"] is not None:
+                    raise RuntimeError(answer["error"])
                 yardstick.look()
                 rate = yardstick.beside(partial(_rate, ours, batch))
                 assert rate is not None
-                found[key] = rate.part
                 say(f"{count} devices, batch {batch}: {rate.part:.2f} of the ideal, {answer['plan']}")
-    return found
+                add(number, rate.part)
 
 
 def _rate(ours: Ours, batch: int) -> float:
@@ -89,33 +134,37 @@ def chart(panels: Mapping[str, Mapping[int, float]]) -> str:
     return document(width, _TOP + _HEIGHT + 50, title, parts)
 
 
+def write(folder: Path | None, where: Mapping[str, Any], found: Efficiencies) -> None:
+    """Figures and chart of what there is so far, if there is a folder for them."""
+    if folder is not None:
+        (folder / FIGURES).write_text(json.dumps({**asdict(found), **where}, indent=1) + "\n")
+        (folder / CHART).write_text(chart(found.panels))
+
+
 @click.command()
 @click.option("--results", type=click.Path(path_type=Path, file_okay=False), help="Folder for figures and chart.")
 @click.option("--json", "as_json", is_flag=True, help="End with one JSON object.")
 def main(results: Path | None, as_json: bool) -> None:
-    """Measures efficiency as work grows. Example: python -m benchmarks.throughput.scaling --json"""
+    """Measures efficiency as work grows; takes some 25 minutes.
+
+    Example: sudo .venv/bin/python -m benchmarks.throughput.scaling --json
+    """
     ended_by_signals()
-    try:
-        check_machine()
-    except TestbedMissing as error:
-        raise click.ClickException(str(error)) from None
-    with tempfile.TemporaryDirectory() as logs:
-        by_devices = {n: efficiencies(n, {n: (240, None)}, Path(logs) / str(n))[n] for n in DEVICES}
-        batches = {m: (m * ROWS, ROWS) for m in MICRO_BATCHES}
-        by_micro_batches = efficiencies(STAGES, batches, Path(logs) / "micro-batches")
-    panels = {
-        "devices (240 samples a round)": by_devices,
-        f"micro-batches of {ROWS} in a round ({STAGES} devices)": by_micro_batches,
-    }
-    everything: dict[str, Any] = {"devices": by_devices, "micro_batches": by_micro_batches, "model": MODEL}
+    check_here()
+    where = {"model": MODEL, "machine": machine(), "commit": commit()}  # of the code as it is now
     if results is not None:
-        results.mkdir(parents=True, exist_ok=True)
-        (results / "scaling.json").write_text(json.dumps(everything, indent=1) + "\n")
-        (results / "scaling.svg").write_text(chart(panels))
-    for title, points in panels.items():
+        check_writable(results, (results / FIGURES, results / CHART))
+    logs = Path(tempfile.mkdtemp(prefix="potluck-scaling-"))
+    say(f"logs: {logs} (removed if nothing fails)")
+    try:
+        found = measure(logs, partial(write, results, where))
+    except (RuntimeError, OSError, PotluckError) as error:
+        raise click.ClickException(f"{error}; logs: {logs}") from None
+    shutil.rmtree(logs)
+    for title, points in found.panels.items():
         print(f"{title}: " + ", ".join(f"{count}: {part:.2f}" for count, part in points.items()))
     if as_json:
-        print(json.dumps(everything))
+        print(json.dumps({**asdict(found), **where}))
 
 
 if __name__ == "__main__":

@@ -34,6 +34,7 @@ def test_systems_are_chosen_by_name() -> None:
         ("lab-100:nothing", "no model 'nothing'; give one of mobilenet_v2, "),
         ("three-100", "name a model: three-100:MODEL"),
         ("lab-100/7:resnet50", "a batch of a multiple of 120, like lab-100/120:resnet50"),
+        ("lab-100/7", "a batch of a multiple of 120, like lab-100/120:MODEL"),
     ],
 )
 def test_a_cell_that_there_is_not_is_refused_before_anything_is_measured(word: str, said: str) -> None:

@@ -33,5 +33,13 @@ def test_what_is_read_is_what_was_written(tmp_path: Path) -> None:
 
 def test_a_file_of_something_else_is_named(tmp_path: Path) -> None:
     (tmp_path / "throughput-raw.json").write_text('{"cells": [3]}')
-    with pytest.raises(click.ClickException, match=r"throughput-raw\.json: Expected .* move it away"):
+    with pytest.raises(click.ClickException, match=r"throughput-raw\.json: Expected .* move it away") as found:
         Kept(tmp_path, "throughput").read()
+    assert found.value.exit_code == 2
+
+
+def test_what_cannot_be_read_is_named(tmp_path: Path) -> None:
+    (tmp_path / "throughput-raw.json").mkdir()
+    with pytest.raises(click.ClickException, match=r"cannot be read: Is a directory: .*throughput-raw\.json") as found:
+        Kept(tmp_path, "throughput").read()
+    assert found.value.exit_code == 2

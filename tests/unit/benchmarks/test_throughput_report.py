@@ -7,7 +7,7 @@ import xml.etree.ElementTree as ElementTree
 import pytest
 
 from benchmarks.throughput.cells import Cell, micro_batches
-from benchmarks.throughput.measure import Rate, Result
+from benchmarks.throughput.measure import NOT_REACHED, Rate, Result
 from benchmarks.throughput.report import chart, figures, table
 
 
@@ -37,6 +37,34 @@ def test_ours_is_compared_with_the_ideal_and_with_the_best_of_the_others() -> No
     assert found["ddp_ratio"]["lab-1000"]["resnet50"] == pytest.approx(5.0)
     assert found["predict_error"]["lab-1000"]["resnet50"]["potluck"] == pytest.approx(0.1)
     assert found["errors"]["lab-1000"]["resnet50"] == {"pipelining-1f1b": "out of memory: rank 3"}
+
+
+def _turns(**parts: list[float]) -> Result:
+    rates = {system: [Rate(100 * part, 100.0) for part in some] for system, some in parts.items()}
+    return Result(Cell("lab-1000", "resnet50"), rates)
+
+
+def test_the_best_other_is_another_in_each_turn() -> None:
+    found = _turns(potluck=[0.8, 0.9, 0.6], ddp=[0.4, 0.3, 0.6], asteroid=[0.2, 0.6, 0.5])
+    found.rates["ddp"][0] = Rate(80.0, 200.0)  # twice as fast a machine
+    found.errors["pipelining-1f1b"] = "out of memory: rank 3"  # never the best
+    assert figures([found])["best_peer_spread"]["lab-1000"]["resnet50"] == pytest.approx([1.0, 2.0])
+
+
+def test_turns_that_somebody_lacks_are_not_compared() -> None:
+    def spread(found: Result) -> object:
+        return figures([found])["best_peer_spread"]["lab-1000"]["resnet50"]
+
+    assert spread(_turns(potluck=[0.8, 0.9], ddp=[0.4], asteroid=[0.2, 0.6])) is None
+    assert spread(_turns(potluck=[0.8])) is None
+    assert spread(_turns(ddp=[0.4])) is None
+    late = _turns(potluck=[0.8], ddp=[0.4])
+    assert spread(late) == [2.0, 2.0]
+    late.errors["asteroid"] = NOT_REACHED
+    assert spread(late) is None
+    late = _turns(potluck=[0.8], ddp=[0.4])
+    late.when = ["2026-01-01 a", "2026-01-01 a"]  # each failed in one of two turns
+    assert spread(late) is None
 
 
 def test_who_is_faster_than_the_ideal_goes_beyond_its_line() -> None:
