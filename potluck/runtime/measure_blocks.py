@@ -16,14 +16,19 @@ from potluck.profile.signature import signature
 from potluck.runtime.bench import Bench, LateParts, Rig
 from potluck.types import BlockProfile, Timing
 
+try:
+    import resource
+except ImportError:  # not on every system
+    resource = None  # type: ignore[assignment]
+
 _LEAST = 3  # samples that a figure rests on, where there is time
 _ENOUGH = 40
 _SURE = 0.02  # relative error of the median at which measuring goes on to the next cell
 _UPDATES = 3
 _LATE, _LATE_PART = 2, 0.2  # times that weight gradients are put off, and the part of the time left that it may take
 _CELL_FAILS = (RuntimeError, ValueError, IndexError, MemoryError)  # too large for the device, or too few rows
-_WARM_UP_PART = 0.2  # of the time, at most, until the first block takes no less time any more
-_SETTLED, _SHORTER = 5, 0.9  # so many passes in a row, none of which takes less than this part of the fastest before
+_FEW_FAULTS, _MOST_COLD = 512, 12  # pages of new memory that a pass may touch, and passes until it touches no more
+_ALIKE = 1.1  # times as many: what passes touch that always need new memory
 _CALLS, _CALL_ROWS = 10, 2  # of nothing, to see what a call costs
 
 Pair = tuple[float, float]  # forward, backward
@@ -108,7 +113,6 @@ class _Session:
 
     def run(self, order: Sequence[Cell], progress: Progress) -> Measurements:
         first = [block for block, rows in order if rows == self._main_rows]
-        self._warm_up(*order[0])
         for done, (block, rows) in enumerate(order):
             progress(done, len(order))
             if done == len(first):
@@ -125,17 +129,6 @@ class _Session:
             self._put_off(first)
         progress(len(order), len(order))
         return self.found
-
-    def _warm_up(self, block: int, rows: int) -> None:
-        """Runs the first block, the largest, until it takes no less time any more: a process that has not touched the
-        memory yet takes up to ten times as long, and what it touched now it keeps for the other blocks."""
-        until = time.monotonic() + _WARM_UP_PART * (self._deadline - time.monotonic())
-        took: list[float] = []
-        try:
-            while not settled(took) and time.monotonic() < until:
-                took.append(sum(self._open(block).chunk(rows, 1)))
-        except _CELL_FAILS:  # it is measured next, and then what is wrong is said
-            self._bench = None
 
     def _slot_s(self, left_s: float, rest: Sequence[Cell]) -> float:
         """Time for the next cell: cells of the job's own micro-batch get three times as much as others."""
@@ -172,12 +165,24 @@ class _Session:
             self._bench = (block, Bench(self._rig, block))
         return self._bench[1]
 
+    def _warm(self, bench: Bench, rows: int) -> Pair:
+        """The first pass that touches no new memory, or as much as any other: the system makes it page by page, which
+        may take ten times as long as the pass, and happens once, as a device keeps all but the largest tensors."""
+        faults: list[int] = []
+        for _ in range(_MOST_COLD):
+            before = page_faults()
+            step = bench.chunk(rows, 1)
+            faults.append(page_faults() - before)
+            if _settled(faults) or time.monotonic() > self._deadline:
+                break
+        return step
+
     def _repeat(self, bench: Bench, rows: int, until: float) -> Pair:
         """Typical seconds of forward and backward, the warm-up left out, without what a call costs.
 
         A longer stage pays for the call once. It is measured beside each sample, as both suffer from the same noise.
         """
-        first = bench.chunk(rows, 1)
+        first = self._warm(bench, rows)
         if time.monotonic() > self._deadline:
             return first  # with its warm-up, but better than an estimate
         step_s = sum(first)
@@ -196,10 +201,15 @@ class _Session:
         return max(0.0, forward_s), max(0.0, backward_s)
 
 
-def settled(took: Sequence[float]) -> bool:
-    """Whether the last few of these times are no shorter than what came before them."""
-    before, last = took[:-_SETTLED], took[-_SETTLED:]
-    return bool(before) and min(last) > _SHORTER * min(before)
+def page_faults() -> int:
+    """How often this process has touched new memory; 0 where the system does not count."""
+    return 0 if resource is None else resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+
+
+def _settled(faults: Sequence[int]) -> bool:
+    """Whether the last pass touched little new memory, or the last three as much as each other."""
+    last = faults[-3:]
+    return last[-1] <= _FEW_FAULTS or (len(last) == 3 and max(last) <= _ALIKE * min(last))
 
 
 def _typical(samples: Sequence[Pair]) -> Pair:

@@ -1,6 +1,8 @@
 """Blocks measured one at a time: within the budget, complete, and in memory what a whole stage has."""
 
+import itertools
 import time
+from typing import Any
 
 import pytest
 import torch
@@ -14,7 +16,7 @@ from potluck.profile.live_bytes import StorageMeter
 from potluck.profile.signature import signature
 from potluck.runtime.bench import Bench, Rig
 from potluck.runtime.loading import first_samples
-from potluck.runtime.measure_blocks import measure_blocks, retime, settled
+from potluck.runtime.measure_blocks import measure_blocks, page_faults, retime
 from potluck.runtime.prepare import PreparedJob, prepare_job
 from potluck.runtime.stage import Rows, StageRunner, StageState
 
@@ -174,23 +176,50 @@ def test_a_forward_of_nothing_hands_on_what_it_got(prepared):
     assert set(bench.runner.backward(0, seeds)) == set(received)
 
 
-def test_times_have_settled_when_they_become_no_shorter() -> None:
-    falling = [11.2, 6.5, 13.4, 9.5, 12.4, 4.7, 11.6, 3.7, 6.2, 3.6]  # of a process that touches its memory first
-    assert not any(settled(falling[:count]) for count in range(len(falling) + 1))
-    assert settled([*falling, 3.6, 3.5, 3.6])
-    assert not settled([5.0] * 5)
-    assert settled([5.0] * 6)
-
-
-def test_a_process_that_is_slow_at_first_is_measured_when_it_is_warm(
+def test_a_block_is_measured_once_it_touches_no_new_memory(
     prepared: PreparedJob, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    slow_ones = iter([10.0] * 5)
+    """Also the second one, which needs more of it than the first."""
+    touched, passes = [0], dict[int, int]()
 
     def chunk(bench: Bench, rows: int, count: int) -> tuple[float, float]:
-        return (next(slow_ones, 1.0), 1.0) if rows == ROWS else (0.0, 0.0)  # else it is a call of nothing
+        if rows != ROWS:
+            return 0.0, 0.0  # a call of nothing
+        number = passes[id(bench)] = passes.get(id(bench), 0) + 1
+        if number > 5:
+            return 1.0, 1.0
+        touched[0] += 10_000 // number
+        return 10.0, 1.0
 
+    benches: list[Bench] = []  # kept, so that no two have the same id
+    build = Bench.__init__
+
+    def kept(bench: Bench, *given: Any) -> None:
+        benches.append(bench)
+        build(bench, *given)
+
+    monkeypatch.setattr(Bench, "__init__", kept)
     monkeypatch.setattr(Bench, "chunk", chunk)
+    monkeypatch.setattr("potluck.runtime.measure_blocks.page_faults", lambda: touched[0])
     rig = rig_of(prepared)
     blocks, _ = measure_blocks(rig, (ROWS,), 5.0, [1.0] * rig.programs.train.block_count)
     assert {only(block, ROWS).forward_s for block in blocks} == {1.0}
+
+
+def test_memory_that_is_touched_is_counted() -> None:
+    before = page_faults()
+    kept = torch.ones(32 * 2**20)  # 128 MB
+    assert page_faults() - before > 32 * 2**20 // 4096 * 4 // 600  # huge pages at best
+    assert kept.sum() == 32 * 2**20
+
+
+def test_a_block_that_touches_new_memory_for_ever_is_measured_all_the_same(
+    prepared: PreparedJob, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    faults = itertools.count(0, 10_000)
+    monkeypatch.setattr("potluck.runtime.measure_blocks.page_faults", lambda: next(faults))
+    rig = rig_of(prepared)
+    blocks, _ = measure_blocks(rig, (ROWS,), 5.0, [1.0] * rig.programs.train.block_count)
+    assert all(only(block, ROWS).measured for block in blocks)
+    rounds = next(faults) // 10_000 // 2 // len(blocks)
+    assert rounds <= 3, "as many as tell that it is always so"
