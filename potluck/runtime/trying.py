@@ -30,7 +30,7 @@ from potluck.runtime.run import run_on
 from potluck.types import Plan, Profile, RoundRecord
 from potluck.units import milliseconds
 
-ROUNDS = 4
+FEWEST, MOST, LOOK_S = 4, 12, 5.0  # rounds of a try, and how long it lasts if rounds are short
 _SURPRISE = 1.4  # times as long as expected
 _PROMISING = 0.8  # of what the fastest plan so far takes
 _UNTRIED = 0.9  # of what is predicted, for a kind of plan of which none was tried
@@ -73,7 +73,8 @@ def try_plans(
         found = proposals.best(profile, attempts, last=number == tries.most)
         if found is None:
             break
-        tries.say(f"trying plan {number} for {ROUNDS} rounds: {milliseconds(found.round_s)} expected")
+        count = rounds_to_try(found.round_s)
+        tries.say(f"trying plan {number} for {count} rounds: {milliseconds(found.round_s)} expected")
         round_s, spent_s = _at_second_sight(live, prepared, found, tries)
         if not set(found.plan.devices) <= set(live.roster.links):  # another plan took its place on the way
             tries.say(f"plan {number} lost a device")
@@ -88,12 +89,18 @@ def try_plans(
     return sorted(attempts, key=lambda a: a.round_s), profile
 
 
+def rounds_to_try(expected_s: float) -> int:
+    """Short rounds differ from one to the next, and the first touch new memory: more of them are looked at."""
+    return max(FEWEST, min(MOST, round(LOOK_S / max(expected_s, 1e-9))))
+
+
 def _at_second_sight(live: LiveFleet, prepared: PreparedJob, found: Found, tries: Tries) -> tuple[float, Spent]:
     """What a round takes; a plan that takes far longer than expected is looked at twice: machines have bad moments."""
-    looks = [a_few_rounds(live, prepared, found.plan, ROUNDS, tries.timeout_s, tries.should_stop)]
+    count = rounds_to_try(found.round_s)
+    looks = [a_few_rounds(live, prepared, found.plan, count, tries.timeout_s, tries.should_stop)]
     whole = set(found.plan.devices) <= set(live.roster.links)
     if looks[0][0] > _SURPRISE * found.round_s and whole and not tries.should_stop():
-        looks.append(a_few_rounds(live, prepared, found.plan, ROUNDS, tries.timeout_s, tries.should_stop))
+        looks.append(a_few_rounds(live, prepared, found.plan, count, tries.timeout_s, tries.should_stop))
     return min(looks, key=lambda look: look[0])
 
 

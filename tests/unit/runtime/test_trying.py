@@ -11,7 +11,7 @@ from potluck.plan.search import Found
 from potluck.runtime import trying
 from potluck.runtime.live_fleet import LiveFleet
 from potluck.runtime.prepare import PreparedJob
-from potluck.runtime.trying import Attempt, Tries, _at_second_sight, _Proposals
+from potluck.runtime.trying import Attempt, Tries, _at_second_sight, _Proposals, rounds_to_try
 from potluck.types import Member, Plan, Profile, Stage
 
 BLOCKS = 4
@@ -122,3 +122,7 @@ def test_one_that_lost_a_device_is_not_looked_at_twice(monkeypatch: pytest.Monke
     monkeypatch.setattr(trying, "a_few_rounds", lambda *_: (2.0, {}))
     live = cast(LiveFleet, SimpleNamespace(roster=SimpleNamespace(links={"d0": ""})))
     assert _at_second_sight(live, cast(PreparedJob, None), found(plan(2), 1.0), TRIES) == (2.0, {})
+
+
+def test_short_rounds_are_tried_more_often() -> None:
+    assert [rounds_to_try(seconds) for seconds in (0.001, 0.5, 1.0, 2.0, 60.0)] == [12, 10, 5, 4, 4]
