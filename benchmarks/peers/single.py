@@ -5,6 +5,7 @@
 It warms up, finds its fastest micro-batch, makes the ready file, waits for the start file, and trains for `--seconds`.
 With `--bursts`, it does so again and again: it waits for start.1, start.2 and so on, writes one.json.1, one.json.2, and
 ends when there is a start.end. So it stands beside whatever is measured, as a yardstick for the machine of that minute.
+A start file may hold the size of micro-batch to train with this time.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ def _train_in_bursts(run: Run, task: Task, micro_batch: int, seconds: float, wat
                 return
             watchdog.pat()
             time.sleep(BURST_LOOK_S)
-        outcome = _train(run, task, micro_batch, seconds)
+        outcome = _train(run, task, int(start.read_text() or micro_batch), seconds)
         finish(replace(run, out=Path(f"{run.out}.{number}")), outcome, {})
 
 

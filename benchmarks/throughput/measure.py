@@ -39,21 +39,30 @@ class Rate(NamedTuple):
 
 
 class Yardstick:
-    """The ideal before and after each measurement."""
+    """The ideal before and after each measurement.
+
+    Where the micro-batch that suits plain trainers best takes a slow device half a minute, brief ones tell how fast the
+    machine is in this minute, and how much faster the best one is has been measured once, between two brief ones.
+    """
 
     def __init__(self, ideal: Ideal) -> None:
-        self._ideal = ideal
-        ideal.burst()  # the first is cold
+        self._ideal, self._gain = ideal, 1.0
+        ideal.burst(ideal.brief)  # the first is cold
         self.look()
+        if not ideal.is_brief:
+            before, best = self._last, ideal.burst()
+            self.look()
+            self._gain = best / ((before + self._last) / 2)
+            self._last *= self._gain
 
     def look(self) -> None:
         """Measures the ideal now: what it was may be minutes old."""
-        self._last = self._ideal.burst()
+        self._last = self._gain * self._ideal.burst(self._ideal.brief)
 
     def beside(self, measure: Callable[[], float | None]) -> Rate | None:
         """Measures something, and the ideal beside it."""
         before, found = self._last, measure()
-        self._last = self._ideal.burst()
+        self.look()
         return None if found is None else Rate(found, (before + self._last) / 2)
 
 
@@ -151,7 +160,8 @@ def _measure(bench: Bench, cells: list[Cell], results: dict[Cell, Result], logs:
         }
         sizes = {DDP: (told[DDP].micro_batch,), PIPELINING: piped}
         say(f"{cells[0].model} on one core: {core}; told: {told}")
-        with Ideal(bed, cells[0], core.ideal_size) as ideal:
+        brief = core.brief_size(min(device.speed for device in bed.fleet.devices))
+        with Ideal(bed, cells[0], core.ideal_size, brief) as ideal:
             yardstick = Yardstick(ideal)
             for cell in cells:
                 _set_lines(bed, cell)

@@ -10,6 +10,7 @@ from benchmarks.throughput.cells import Cell
 from benchmarks.throughput.machine import told_by
 
 TIMEOUT_S = 400.0
+BRIEF_S = 6.0  # as long as a burst of plain trainers is to last
 ALIKE = 0.97  # of the fastest: what two trials of one size differ by
 
 
@@ -37,6 +38,11 @@ class OneCore:
         """The smallest that is as fast as any, in PyTorch's own order: a slow device takes long for a large one."""
         usual = self.rates[USUAL]
         return min(size for size, rate in usual.items() if rate >= ALIKE * max(usual.values()))
+
+    def brief_size(self, speed: float) -> int:
+        """The largest, up to the ideal one, that a device of so much of a core is through with soon."""
+        known = {size: rate for size, rate in self.rates[USUAL].items() if size <= self.ideal_size}
+        return max((size for size, rate in known.items() if size / (rate * speed) <= BRIEF_S), default=min(known))
 
     def fastest(self, sizes: Sequence[int]) -> Told:
         """The best of these sizes and of both orders: users of DDP and pipelining get channels last for one line, so

@@ -15,7 +15,7 @@ pytestmark = [*on_a_testbed, pytest.mark.full]
 
 def test_plain_trainers_train_whenever_they_are_asked_and_leave_nothing_behind():
     with Testbed(fleet_of(0.4, 0.2), name="ideal") as bed:
-        with Ideal(bed, Cell("two", "mobilenet_v2", 16), 8, seconds=2.0) as ideal:
+        with Ideal(bed, Cell("two", "mobilenet_v2", 16), 8, brief=2, seconds=2.0) as ideal:
             yardstick = Yardstick(ideal)
             idle = {device: bed.cpu_seconds(device) for device in bed.devices}
             rate = yardstick.beside(lambda: 5.0)
@@ -24,4 +24,5 @@ def test_plain_trainers_train_whenever_they_are_asked_and_leave_nothing_behind()
             assert rate.ideal > 1.0
             assert rate.part == pytest.approx(5.0 / rate.ideal)
             assert all(bed.cpu_seconds(device) > idle[device] for device in bed.devices)
+            assert ideal.burst() > ideal.burst(1)  # one sample at a time is slower than eight
         assert not [pid for device in bed.devices for pid in bed.processes(device)]

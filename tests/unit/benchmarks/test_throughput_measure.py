@@ -48,6 +48,34 @@ class _Yardstick:
         return Rate(take(), 240.0)
 
 
+class _Machine:
+    """Plain trainers on a machine that becomes slower: three quarters as fast with brief micro-batches."""
+
+    def __init__(self, brief: bool) -> None:
+        self.brief, self.is_brief = (24, False) if brief else (120, True)
+        self.speed, self.asked = 100.0, list[int | None]()
+
+    def burst(self, micro_batch: int | None = None) -> float:
+        self.asked.append(micro_batch)
+        return self.speed * (0.75 if micro_batch == 24 else 1.0)
+
+
+@pytest.mark.parametrize(("brief", "asked"), [(False, [120, 120, 120, 120]), (True, [24, 24, None, 24, 24, 24])])
+def test_the_ideal_is_that_of_the_best_micro_batch_also_where_brief_ones_stand_for_it(
+    brief: bool, asked: list[int | None]
+) -> None:
+    machine: Any = _Machine(brief)
+    yardstick = measure.Yardstick(machine)
+    assert yardstick.beside(lambda: 50.0) == Rate(50.0, 100.0)
+
+    def slower() -> float:
+        machine.speed = 60.0
+        return 40.0
+
+    assert yardstick.beside(slower) == Rate(40.0, 80.0)
+    assert machine.asked == asked
+
+
 def test_what_was_measured_before_ours_failed_counts_and_who_failed_is_named(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

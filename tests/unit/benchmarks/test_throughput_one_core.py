@@ -13,6 +13,15 @@ def test_the_ideal_has_the_smallest_size_that_is_as_fast_as_any():
     assert OneCore({USUAL: {8: 50.0, 24: 90.0, 120: 100.0}}).ideal_size == 120
 
 
+def test_a_slow_device_is_soon_done_with_a_brief_micro_batch():
+    core = OneCore({USUAL: {8: 50.0, 24: 60.0, 60: 80.0, 120: 100.0}})
+    assert core.ideal_size == 120
+    assert core.brief_size(1.0) == 120
+    assert core.brief_size(0.1) == 24  # 4 s; 60 rows take 7.5 s
+    assert core.brief_size(0.001) == 8
+    assert OneCore({USUAL: {8: 50.0, 24: 98.0, 120: 100.0}}).brief_size(1.0) == 24  # no larger than the ideal's
+
+
 def test_a_rival_has_the_faster_order_at_the_sizes_it_can_have():
     core = OneCore({USUAL: {8: 50.0, 40: 60.0}, CHANNELS_LAST: {8: 40.0, 40: 90.0}})
     assert core.fastest([8]) == Told(8, USUAL)
