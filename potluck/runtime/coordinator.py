@@ -144,7 +144,8 @@ class Coordinator:
         begun: deque[tuple[FedRound, Begin]] = deque()
         saved_s = time.monotonic()
         if s.first_round == last:  # somebody was lost after the last round
-            self.saver.save_again(last, self.order)
+            if s.keeps:
+                self.saver.save_again(last, self.order)
             if evaluator is not None:
                 self._evaluate(evaluator, self.order.round(last - 1).epoch)
         elif evaluator is not None and self._evaluation_is_missing():
@@ -167,6 +168,7 @@ class Coordinator:
             save = self._due(round, s.job.checkpoint_every) or round + 1 == last or stop or evaluate
             if s.job.checkpoint_every is None and time.monotonic() - saved_s > _SAVE_AT_LEAST_S:
                 save = True  # an epoch may take days
+            settle, save = save, save and s.keeps
             saved_s = time.monotonic() if save else saved_s
             copy = self.copying.due(time.monotonic())
             begin = Begin(
@@ -179,7 +181,7 @@ class Coordinator:
             s.roster.broadcast(begin, s.plan.devices)
             self._machine.tell(Began(round=round))
             begun.append((fed, begin))
-            while len(begun) > (_BEGUN_ALONE if self.alone and not save else 0):
+            while len(begun) > (_BEGUN_ALONE if self.alone and not settle else 0):
                 self._settle(*begun.popleft())
                 feeder.done()
             self.saver.check()

@@ -29,6 +29,7 @@ class Options:
     plan_s: float = 2.0  # seconds to look for a plan
     tries: int = 0  # plans that are tried for a few rounds before the fastest is taken; 0: none
     first_copy_s: float = 10.0  # training before states are first copied, for when a device is lost
+    keeps: bool = True  # copies, checkpoints and the trained model; without, only records of the rounds are left
     sync: Choice | None = None  # devices train on data of their own around a parameter server, by this policy
     data: Sequence[str] = ()  # NAME=PATH of the local devices' own data; {device} stands for a device's name
     chaos: Sequence[Fault] = ()  # a rehearsal: what befalls whom

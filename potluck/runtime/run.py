@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -23,7 +24,7 @@ from potluck.runtime.loading import training_order
 from potluck.runtime.model_state import ModelState
 from potluck.runtime.options import Options
 from potluck.runtime.prepare import PreparedJob
-from potluck.runtime.run_dirs import new_run_dir
+from potluck.runtime.run_dirs import MODEL, new_run_dir
 from potluck.runtime.run_folder import RunFolder, load_resume
 from potluck.runtime.saving import GO_ON
 from potluck.runtime.session import Session, TermOver
@@ -37,7 +38,7 @@ class TrainResult:
     """What a run came to."""
 
     run_dir: Path
-    model_path: Path
+    model_path: Path  # where the model is, if it was kept
     rounds: int  # committed, of the whole run
     reason: str  # "finished", "stopped", or "stopped early"
     loss: float | None  # of the last evaluation, if there was one
@@ -76,7 +77,7 @@ def run_on(
         live.server.offer(session.digest, encode(prepared.built.programs))
         live.roster.closed = False
         coordinator, ended = _train(terms(live, prepared, changes, session), before or {})
-        model_path = coordinator.saver.write_final()
+        model_path = coordinator.saver.write_final() if options.keeps else session.folder.path / MODEL
         live.farewell = SAVED if ended == "stopped" else FINISHED
     except BaseException as error:
         live.fail(error)
@@ -148,7 +149,8 @@ def _session(
         first_round=first,
         term=last_term,
         timeout_s=options.timeout_s,
-        first_copy_s=options.first_copy_s,
+        first_copy_s=options.first_copy_s if options.keeps else math.inf,
+        keeps=options.keeps,
         watchers=list(options.watchers),
         should_stop=options.should_stop,
     )

@@ -7,7 +7,6 @@ may be faster was not tried, the fastest plan is tried with shares as fast as it
 
 from __future__ import annotations
 
-import math
 import statistics
 import tempfile
 from collections.abc import Callable, Sequence
@@ -179,12 +178,11 @@ def a_few_rounds(
     """
     job = replace(
         prepared.job, rounds=count, epochs=None, eval_data=None, metrics={}, reduce=None, best=None, patience=None,
-        eval_every=None, checkpoint_every=count, callbacks=(),
+        eval_every=None, callbacks=(),
     )  # fmt: skip
     with tempfile.TemporaryDirectory() as folder:
         options = Options(
-            run_dir=Path(folder) / "run", timeout_s=timeout_s, should_stop=should_stop,
-            first_copy_s=math.inf,  # nobody needs these weights
+            run_dir=Path(folder) / "run", timeout_s=timeout_s, should_stop=should_stop, keeps=False
         )  # fmt: skip
         result = run_on(live, replace(prepared, job=job), plan, options)
         every = rounds(read(result.run_dir / RECORDS))

@@ -18,6 +18,7 @@ from benchmarks.zoo_jobs import CaseSamples, case_job, cut, devices
 from potluck.control.audit import audit
 from potluck.errors import PotluckError
 from potluck.job import Job
+from potluck.metrics.folds import rounds
 from potluck.metrics.records import RECORDS, EvaluationRecord, IncidentRecord, read
 from potluck.plan.refine import corrected
 from potluck.recover.checkpoint import load, newest
@@ -88,7 +89,7 @@ def test_plans_are_tried_and_what_they_learn_is_thrown_away(live: LiveFleet, tmp
     attempts, learned = try_plans(live, prepared, profile, micro_batch_choices(prepared), tries)
     assert [a.round_s for a in attempts] == sorted(a.round_s for a in attempts)
     assert len(said) == 2 * len(attempts)
-    assert said[0].startswith("trying plan 1 for 4 rounds")
+    assert said[0].startswith("trying plan 1 for 12 rounds")  # they take milliseconds
     assert learned == corrected(profile, prepared.facts, [(a.found.plan, a.spent_s) for a in attempts])
     plan = attempts[0].found.plan
     run_on(live, prepared, plan, Options(run_dir=tmp_path / "after", timeout_s=PATIENT))
@@ -103,6 +104,17 @@ def test_who_wants_to_stop_while_plans_are_tried_waits_for_one_round(live: LiveF
     attempts, same = try_plans(live, prepared, profile, micro_batch_choices(prepared), tries)
     assert len(attempts) == 1
     assert same is profile
+
+
+@pytest.mark.parametrize("stages", [1, 3])
+def test_what_nobody_needs_is_not_collected(live: LiveFleet, tmp_path: Path, stages: int) -> None:
+    prepared = prepare_job(job_of("mlp", 4, checkpoint_every=2))
+    plan = cut(prepared.facts, stages)
+    result = run_on(live, prepared, plan, Options(run_dir=tmp_path / "run", timeout_s=PATIENT, keeps=False))
+    assert len(rounds(read(result.run_dir / RECORDS))) == 4
+    assert audit(result.run_dir).exact
+    assert newest(result.run_dir) is None
+    assert not result.model_path.exists()
 
 
 def test_one_device_commits_by_itself_with_the_bits_of_three(live: LiveFleet, tmp_path: Path) -> None:

@@ -86,7 +86,9 @@ def test_a_folder_that_cannot_be_made_is_found_before_anything_is_measured(
 def test_a_plan_that_there_is_not_is_not_trained(logs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     @contextlib.contextmanager
     def nothing(*_: object) -> Iterator[Any]:
-        yield SimpleNamespace(burst=lambda: 1.0, plan=lambda *_: [{"error": "too little memory", "plan": ""}])
+        yield SimpleNamespace(
+            burst=lambda _: 1.0, brief=8, is_brief=True, plan=lambda *_: [{"error": "too little memory", "plan": ""}]
+        )
 
     monkeypatch.setattr(scaling, "one_core", lambda cell: SimpleNamespace(ideal_size=8))
     for name in ("Testbed", "Ideal", "Ours"):
