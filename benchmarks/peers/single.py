@@ -2,7 +2,7 @@
 
     python -m benchmarks.peers.single --model resnet50 --seconds 20 --ready-file ready --start-file start --out one.json
 
-It warms up, finds its fastest micro-batch, makes the ready file, waits for the start file, and trains for `--seconds`.
+It finds its fastest micro-batch, warms up, makes the ready file, waits for the start file, and trains for `--seconds`.
 With `--bursts`, it does so again and again: it waits for start.1, start.2 and so on, writes one.json.1, one.json.2, and
 ends when there is a start.end. So it stands beside whatever is measured, as a yardstick for the machine of that minute.
 A start file may hold the size of micro-batch to train with this time.
@@ -52,6 +52,8 @@ def main(run: Run, seconds: float, trial_s: float, bursts: bool) -> None:
 def _train_in_bursts(run: Run, task: Task, micro_batch: int, seconds: float, watchdog: Watchdog) -> None:
     if run.start_file is None or run.out is None or run.ready_file is None:
         raise click.UsageError("--bursts needs --ready-file, --start-file and --out")
+    task.backward(slice(0, micro_batch), 1.0)  # it meets memory that nobody has touched
+    task.model.zero_grad()
     run.ready_file.touch()
     end = Path(f"{run.start_file}.end")
     for number in itertools.count(1):

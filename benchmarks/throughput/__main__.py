@@ -21,7 +21,7 @@ import click
 from benchmarks.testbed import ended_by_signals
 from benchmarks.throughput.cells import FLEETS, FULL, LEAST_BATCH, PEERS, PLANNERS, QUICK, Bench, Cell
 from benchmarks.throughput.kept import Kept, Measured, summary
-from benchmarks.throughput.machine import check_here, commit, machine, transport_cost
+from benchmarks.throughput.machine import check_fleets, check_here, commit, machine, transport_cost
 from benchmarks.throughput.measure import run, say
 from benchmarks.throughput.report import table
 from benchmarks.workloads import WORKLOADS
@@ -90,6 +90,7 @@ def main(
     bench = chosen(QUICK if quick else FULL, only, beside, repeats)
     ended_by_signals()
     check_here()
+    check_fleets(bench.cells)
     code = commit()
     keep = None if results is None else Kept(results, "throughput-quick" if quick else "throughput")
     known = Measured() if keep is None else keep.begin(bench.cells, code, add=add, again=again)

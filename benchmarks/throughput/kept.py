@@ -9,18 +9,12 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-import click
 import msgspec
 
 from benchmarks.throughput.cells import Cell
+from benchmarks.throughput.machine import WrongInput
 from benchmarks.throughput.measure import Result
 from benchmarks.throughput.report import chart, figures
-
-
-class WrongInput(click.ClickException):
-    """One line about what was given; ends with code 2, as wrong options do."""
-
-    exit_code = 2
 
 
 @dataclass(frozen=True)
@@ -101,6 +95,13 @@ class Kept:
     def write(self, measured: Measured) -> None:
         """Keeps it all."""
         self._raw.parent.mkdir(parents=True, exist_ok=True)
-        self._raw.write_bytes(msgspec.json.format(msgspec.json.encode(measured), indent=1) + b"\n")
-        self._figures.write_text(json.dumps(summary(measured), indent=1) + "\n")
-        self._chart.write_text(chart(measured.cells))
+        _replace(self._raw, msgspec.json.format(msgspec.json.encode(measured), indent=1).decode() + "\n")
+        _replace(self._figures, json.dumps(summary(measured), indent=1) + "\n")
+        _replace(self._chart, chart(measured.cells))
+
+
+def _replace(path: Path, text: str) -> None:
+    """A run that is stopped while it writes leaves what was there before."""
+    part = path.with_suffix(".part")
+    part.write_text(text)
+    part.replace(path)

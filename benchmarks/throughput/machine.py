@@ -9,19 +9,27 @@ import platform
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 import click
 import torch
 
-from benchmarks.testbed import TestbedMissing, check_machine
+from benchmarks.testbed import Testbed, TestbedMissing, check_machine
 from benchmarks.testbed.agents import environment
+from benchmarks.throughput.cells import Cell
+from potluck.errors import PotluckError
 
 NO_TRANSFORMERS = (
     "the models of the benchmark need transformers: run make setup, or pip install -c constraints.txt '.[hf]'"
 )
+
+
+class WrongInput(click.ClickException):
+    """One line about what was given; ends with code 2, as wrong options do."""
+
+    exit_code = 2
 
 
 def machine() -> dict[str, Any]:
@@ -53,6 +61,15 @@ def check_here() -> None:
         raise click.ClickException(str(error)) from None
     if importlib.util.find_spec("transformers") is None:
         raise click.ClickException(NO_TRANSFORMERS)
+
+
+def check_fleets(cells: Iterable[Cell]) -> None:
+    """Ends with one line if this machine cannot have the devices of any cell: before others take hours."""
+    for file in dict.fromkeys(cell.fleet_file for cell in cells):
+        try:
+            Testbed(file)
+        except PotluckError as error:
+            raise WrongInput(str(error)) from None
 
 
 def told_by(program: Sequence[str], timeout_s: float) -> Any:

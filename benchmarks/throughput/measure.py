@@ -11,6 +11,8 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import click
+
 from benchmarks.peers.one_core import SIZES
 from benchmarks.testbed import Testbed
 from benchmarks.testbed.topology import topology
@@ -18,6 +20,7 @@ from benchmarks.throughput.cells import DDP, OURS, PIPELINING, Bench, Cell
 from benchmarks.throughput.one_core import one_core
 from benchmarks.throughput.others import Ideal, peer
 from benchmarks.throughput.session import Ours
+from potluck.errors import PotluckError
 from potluck.fleet_file import read_fleet
 
 OURS_TIMEOUT_S = 1800.0
@@ -41,7 +44,7 @@ class Rate(NamedTuple):
 class Yardstick:
     """The ideal before and after each measurement.
 
-    Where the micro-batch that suits plain trainers best takes a slow device half a minute, brief ones tell how fast the
+    Where a slow device takes long for the micro-batch that suits plain trainers best, brief ones tell how fast the
     machine is in this minute, and how much faster the best one is has been measured once, between two brief ones.
     """
 
@@ -53,6 +56,7 @@ class Yardstick:
             before, best = self._last, ideal.burst()
             self.look()
             self._gain = best / ((before + self._last) / 2)
+            say(f"plain trainers: {self._gain:.2f} times as fast at their best micro-batch as at {ideal.brief} rows")
             self._last *= self._gain
 
     def look(self) -> None:
@@ -132,8 +136,19 @@ def run(
                 if cell not in results or not (again or turn):
                     results[cell] = Result(cell)
                 results[cell].when.append(when)
-            _measure(bench, cells, results, logs / f"{cells[0].fleet}-{cells[0].model}-{turn}")
+            try:
+                _measure(bench, cells, results, logs / f"{cells[0].fleet}-{cells[0].model}-{turn}")
+            except (RuntimeError, OSError, PotluckError, click.ClickException) as error:
+                _note(bench, [results[cell] for cell in cells], str(error))
             yield list(results.values())
+
+
+def _note(bench: Bench, results: Iterable[Result], error: str) -> None:
+    """What ended the measurement of these cells is why there is nothing of whoever was not measured."""
+    for result in results:
+        for system in (*bench.peers, OURS, *bench.planners):
+            if system not in result.rates and system not in result.errors:
+                result.add(system, None, error)
 
 
 def _alike(cells: Iterable[Cell]) -> Iterator[list[Cell]]:
@@ -227,6 +242,7 @@ def _train_in_little_memory(bed: Testbed, result: Result, logs: Path) -> None:
         with Ours(bed, logs / "little-memory") as ours:
             ours.train_by(result.cell, answer["given"], MEMORY_ROUNDS, OURS_TIMEOUT_S)
         words = "trained"
+        result.errors.pop("little memory", None)  # as it may have failed in an earlier turn
     except (RuntimeError, OSError) as error:
         words = result.errors["little memory"] = str(error)
     kills = sum(map(bed.oom_kills, bed.devices)) - before

@@ -10,9 +10,10 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import psutil
 
@@ -25,6 +26,7 @@ LOOK_S = 0.1
 ROUNDS = 8  # at most, of a peer
 TIMEOUT_S = 400.0  # longest wait for anything that a peer does: it ends by itself then
 RUN_S = 1800.0  # of one peer in all, as for ours
+END_S = 60.0  # for what was killed
 IDEAL_S = 6.0  # of each burst
 
 
@@ -112,9 +114,15 @@ class Ideal:
         part = start.with_suffix(".part")
         part.write_text(str(micro_batch or ""))
         part.rename(start)  # they look for it all the time, and must not see it empty
-        outcomes = [self._folder / f"{d}.json.{self._bursts}" for d in self._processes]
-        _until(lambda: all(path.exists() for path in outcomes), self._processes, self._folder)
-        return sum(float(json.loads(path.read_text())["samples_per_s"]) for path in outcomes)
+        _until(lambda: all(path.exists() for path in self._files()), self._processes, self._folder)
+        return sum(float(outcome["samples_per_s"]) for outcome in self.outcomes())
+
+    def outcomes(self) -> list[dict[str, Any]]:
+        """What each trainer says of the last burst."""
+        return [json.loads(path.read_text()) for path in self._files()]
+
+    def _files(self) -> list[Path]:
+        return [self._folder / f"{device}.json.{self._bursts}" for device in self._processes]
 
 
 def _train(
@@ -133,6 +141,8 @@ def _train(
             # Python alone takes 10 s to end on 0.1 core: nobody waits for that.
             _until(lambda: all((folder / f"{d}.json").exists() for d in processes), processes, folder, RUN_S)
         finally:
+            for device in processes:
+                bed.set_quota(device, None)  # also what has been killed takes CPU time until it is gone
             _end(processes.values())
         return {device: _outcome(folder, device) for device in processes}
 
@@ -144,11 +154,15 @@ def _arguments(program: Sequence[str], cell: Cell, micro_batches: Sequence[int])
     ]  # fmt: skip
 
 
-def _end(processes: Iterable[subprocess.Popen[bytes]]) -> None:
+def _end(processes: Collection[subprocess.Popen[bytes]]) -> None:
     for process in processes:
         if process.poll() is None:
             os.killpg(process.pid, signal.SIGKILL)
-        process.wait(10)
+    try:
+        for process in processes:
+            process.wait(END_S)
+    except subprocess.TimeoutExpired:
+        raise RuntimeError(f"what was killed is not gone after {END_S:.0f} s") from None
 
 
 @contextlib.contextmanager

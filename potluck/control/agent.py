@@ -143,20 +143,18 @@ def _prepare(state: AgentState, event: Prepare) -> Step:
 def _done(state: AgentState, event: Assembled | Applied | Reported | Refused | Evaluated | Surveyed | GaveUp) -> Step:
     """Nothing is under way any more; what was asked meanwhile is answered, or the next thing begun."""
     orders: list[AgentOrder] = []
-    state = replace(state, busy=None)
+    # A plan may have come meanwhile, which is put together next.
+    coming = state.phase == "preparing" and not isinstance(event, Assembled | GaveUp)
+    state = replace(state, busy="assembling" if coming else None)
     match event:
         case Assembled():
             state, orders = _assembled(state, event)
         case Applied():
             state, orders = _applied(state, event)
         case Refused():  # rounds begun ahead must not follow one that was not committed
-            state = replace(state, phase="halted", begun=(), current=None)
+            state = replace(state, phase="preparing" if coming else "halted", begun=(), current=None)
         case Surveyed():
-            coming = state.phase == "preparing"  # a plan came meanwhile, and is put together next
-            state = replace(
-                state, phase="preparing" if coming else "idle", busy="assembling" if coming else None, live=None,
-                copies=(), current=None,
-            )  # fmt: skip
+            state = replace(state, phase="preparing" if coming else "idle", live=None, copies=(), current=None)
             orders = [TrainState(held=None), Keep(copies=())]
         case GaveUp():
             first = state.phase in ("preparing", "training")

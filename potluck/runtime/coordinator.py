@@ -168,8 +168,8 @@ class Coordinator:
             save = self._due(round, s.job.checkpoint_every) or round + 1 == last or stop or evaluate
             if s.job.checkpoint_every is None and time.monotonic() - saved_s > _SAVE_AT_LEAST_S:
                 save = True  # an epoch may take days
-            settle, save = save, save and s.keeps
             saved_s = time.monotonic() if save else saved_s
+            settle, save = save, save and s.keeps
             copy = self.copying.due(time.monotonic())
             begin = Begin(
                 round=round, sizes=fed.sizes, total_weight=fed.total_weight,
@@ -294,7 +294,7 @@ class Coordinator:
         loss, metrics, samples = evaluator.run()
         self.last_commit_s = time.monotonic()  # the next round does not answer for the evaluation
         better = self.judge.see(self.committed, loss, metrics)
-        if better is not None:
+        if better is not None and self.s.keeps:
             self.saver.mark_best(better)
         now = time.monotonic()
         self.say(

@@ -28,6 +28,7 @@ _UPDATES = 3
 _LATE, _LATE_PART = 2, 0.2  # times that weight gradients are put off, and the part of the time left that it may take
 _CELL_FAILS = (RuntimeError, ValueError, IndexError, MemoryError)  # too large for the device, or too few rows
 _FEW_FAULTS, _MOST_COLD = 512, 12  # pages of new memory that a pass may touch, and passes until it touches no more
+_LEAST_COLD = 2  # of these, also where time is short
 _ALIKE = 1.1  # times as many: what passes touch that always need new memory
 _CALLS, _CALL_ROWS = 10, 2  # of nothing, to see what a call costs
 
@@ -165,7 +166,7 @@ class _Session:
             self._bench = (block, Bench(self._rig, block))
         return self._bench[1]
 
-    def _warm(self, bench: Bench, rows: int) -> Pair:
+    def _warm(self, bench: Bench, rows: int, until: float) -> Pair:
         """The first pass that touches no new memory, or as much as any other: the system makes it page by page, which
         may take ten times as long as the pass, and happens once, as a device keeps all but the largest tensors."""
         faults: list[int] = []
@@ -173,7 +174,8 @@ class _Session:
             before = page_faults()
             step = bench.chunk(rows, 1)
             faults.append(page_faults() - before)
-            if _settled(faults) or time.monotonic() > self._deadline:
+            now = time.monotonic()
+            if _settled(faults) or now > self._deadline or (now > until and len(faults) >= _LEAST_COLD):
                 break
         return step
 
@@ -182,7 +184,7 @@ class _Session:
 
         A longer stage pays for the call once. It is measured beside each sample, as both suffer from the same noise.
         """
-        first = self._warm(bench, rows)
+        first = self._warm(bench, rows, until)
         if time.monotonic() > self._deadline:
             return first  # with its warm-up, but better than an estimate
         step_s = sum(first)

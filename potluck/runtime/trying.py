@@ -29,7 +29,7 @@ from potluck.runtime.run import run_on
 from potluck.types import Plan, Profile, RoundRecord
 from potluck.units import milliseconds
 
-FEWEST, MOST, LOOK_S = 4, 12, 5.0  # rounds of a try, and how long it lasts if rounds are short
+FEWEST, MOST, LOOK_S = 4, 12, 5.0  # rounds of a try, and how long it lasts at most if rounds are short
 _SURPRISE = 1.4  # times as long as expected
 _PROMISING = 0.8  # of what the fastest plan so far takes
 _UNTRIED = 0.9  # of what is predicted, for a kind of plan of which none was tried
@@ -178,7 +178,7 @@ def a_few_rounds(
     """
     job = replace(
         prepared.job, rounds=count, epochs=None, eval_data=None, metrics={}, reduce=None, best=None, patience=None,
-        eval_every=None, callbacks=(),
+        eval_every=None, checkpoint_every=count, callbacks=(),
     )  # fmt: skip
     with tempfile.TemporaryDirectory() as folder:
         options = Options(

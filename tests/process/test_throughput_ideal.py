@@ -24,5 +24,7 @@ def test_plain_trainers_train_whenever_they_are_asked_and_leave_nothing_behind()
             assert rate.ideal > 1.0
             assert rate.part == pytest.approx(5.0 / rate.ideal)
             assert all(bed.cpu_seconds(device) > idle[device] for device in bed.devices)
-            assert ideal.burst() > ideal.burst(2)  # two samples at a time are slower than eight
+            for micro_batch, trained in ((None, 8), (2, 2)):
+                assert ideal.burst(micro_batch) > 1.0
+                assert {outcome["micro_batch"] for outcome in ideal.outcomes()} == {trained}
         assert not [pid for device in bed.devices for pid in bed.processes(device)]

@@ -15,6 +15,7 @@ from click.testing import CliRunner
 from click.testing import Result as Outcome
 
 import benchmarks.throughput.__main__ as command
+from benchmarks.testbed import bed
 from benchmarks.throughput import machine, scaling
 from benchmarks.throughput.cells import Cell
 from benchmarks.throughput.kept import Kept, Measured
@@ -29,11 +30,13 @@ class Bench:
     """The command with everything that it would measure left out."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, logs: Path) -> None:
-        self.measured, self.code, self.errors = 0, NOW, dict[str, str]()
+        self.measured, self.code, self.cores, self.errors = 0, NOW, 2, dict[str, str]()
         logs.mkdir()
         monkeypatch.setattr(tempfile, "tempdir", str(logs))
         monkeypatch.setattr(command, "ended_by_signals", lambda: None)
         monkeypatch.setattr(command, "check_here", lambda: None)
+        monkeypatch.setattr(bed, "cores_here", lambda: self.cores)
+        monkeypatch.setattr(bed, "check_machine", lambda: None)
         monkeypatch.setattr(command, "commit", lambda: self.code)
         monkeypatch.setattr(command, "transport_cost", self._cost)
         monkeypatch.setattr(command, "run", self._run)
@@ -104,6 +107,13 @@ def test_the_same_code_is_measured_again_whatever_the_other_cells_had(bench: Ben
     _keep(tmp_path, f"2026-01-01 {NOW}", f"2026-01-02 {NOW}")
     assert bench("--results", str(tmp_path), "--again").exit_code == 0
     assert bench.measured == 1
+
+
+def test_a_fleet_that_wants_more_cores_than_there_are_is_found_before_others_are_measured(bench: Bench) -> None:
+    bench.cores = 1
+    outcome = bench("--only", "tenfold-100:resnet50")
+    assert (outcome.exit_code, bench.measured) == (2, 0)
+    assert "want 1.32 cores and this machine has 1; lower the speeds" in _one_line(outcome)
 
 
 @pytest.mark.parametrize("content", [b'{"cells": [3]}', b"{", b'{"machine": {"a": "\xff"}}'])

@@ -119,6 +119,23 @@ def test_what_other_code_reached_in_a_cell_does_not_count_unless_it_is_asked_for
         assert other.part(OURS) == 0.5
 
 
+def test_a_cell_that_cannot_be_measured_does_not_end_the_others(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def measured(bench: Any, cells: list[Cell], results: dict[Cell, Result], logs: Path) -> None:
+        results[cells[0]].add("ddp", Rate(30.0, 100.0), None)
+        if cells[0].model == "gpt_10m":
+            raise RuntimeError("out of time after 400 s")
+
+    monkeypatch.setattr(measure, "_measure", measured)
+    bench = replace(QUICK, cells=(CELLS[0], Cell("rooms", "resnet50")))
+    *_, (first, other) = measure.run(bench, tmp_path, "now")
+    assert first.part("ddp") == 0.3
+    systems = ("pipelining-1f1b", OURS, "eddl", "asteroid")
+    assert first.errors == dict.fromkeys(systems, "out of time after 400 s")
+    assert (other.part("ddp"), other.errors) == (0.3, {})
+
+
 def test_a_run_is_out_of_memory_only_if_a_process_was_killed_in_it(monkeypatch: pytest.MonkeyPatch) -> None:
     class Bed:
         devices = ("a",)

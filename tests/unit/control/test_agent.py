@@ -18,6 +18,7 @@ from potluck.control.agent_words import (
     Keep,
     Leave,
     MakeCopy,
+    Refused,
     Reports,
     Seek,
     Tell,
@@ -73,6 +74,18 @@ def test_a_round_goes_from_order_to_commit() -> None:
 def test_a_verdict_that_was_not_asked_for_is_not_obeyed() -> None:
     assert after(prepare(), Assembled(term=1), begin(0), COMMIT)[1] == []
     assert after(prepare(), Assembled(term=1), *ROUND, Verdict(round=3, kind="commit"))[1] == []
+
+
+def test_a_plan_that_comes_before_the_last_update_is_done_is_put_together_after_it() -> None:
+    other = prepare(term=2, run="next")
+    update = (prepare(), Assembled(term=1), *ROUND, COMMIT, other)
+    for done in (Applied(round=0), Refused(round=0)):
+        state, orders = after(*update, done)
+        assert (state.phase, state.busy, orders) == ("preparing", "assembling", [])
+        # Whoever gives it up now has it cancelled, and hears what is held when that is over.
+        state, orders = after(Abandon(run="next", term=2, reason="lost"), state=state)
+        assert orders == [Cancel(reason="lost")]
+        assert after(GaveUp(why="", peer=None), state=state)[1] == [Tell(message=Holding(term=2, states=()))]
 
 
 def test_it_says_what_it_holds_only_when_nothing_changes_it_any_more() -> None:
