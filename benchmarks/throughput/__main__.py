@@ -58,7 +58,7 @@ def _cells(bench: Bench, word: str) -> tuple[Cell, ...]:
 
 
 @click.command()
-@click.option("--quick", is_flag=True, help="Two fleets, two models, four rivals, once each: some 25 minutes.")
+@click.option("--quick", is_flag=True, help="Two fleets, two models, four rivals, once each: some 30 minutes.")
 @click.option(
     "--only",
     multiple=True,

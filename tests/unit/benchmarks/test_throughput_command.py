@@ -203,7 +203,7 @@ def test_a_small_program_that_fails_has_one_last_word(
     [
         "Without --quick or --only it takes days.",
         "Example: sudo .venv/bin/python -m benchmarks.throughput --quick --json",
-        "Two fleets, two models, four rivals, once each: some 25 minutes.",
+        "Two fleets, two models, four rivals, once each: some 30 minutes.",
         "ddp, pipelining-*: PyTorch's own programs; the others: their plans on our runtime.",
         "Fleets: lab-100, lab-1000, ",
         "Models: mobilenet_v2, resnet50, ",
