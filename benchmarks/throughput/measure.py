@@ -145,6 +145,7 @@ def run(
 
 def _note(bench: Bench, results: Iterable[Result], error: str) -> None:
     """What ended the measurement of these cells is why there is nothing of whoever was not measured."""
+    say(f"given up: {error}")  # with repeats, everybody may have been measured in an earlier turn
     for result in results:
         for system in (*bench.peers, OURS, *bench.planners):
             if system not in result.rates and system not in result.errors:

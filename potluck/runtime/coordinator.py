@@ -169,7 +169,7 @@ class Coordinator:
             if s.job.checkpoint_every is None and time.monotonic() - saved_s > _SAVE_AT_LEAST_S:
                 save = True  # an epoch may take days
             saved_s = time.monotonic() if save else saved_s
-            settle, save = save, save and s.keeps
+            settle, save = save, save and s.keeps  # also where nothing is kept, no round is left half done
             copy = self.copying.due(time.monotonic())
             begin = Begin(
                 round=round, sizes=fed.sizes, total_weight=fed.total_weight,

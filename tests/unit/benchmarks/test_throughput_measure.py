@@ -120,7 +120,7 @@ def test_what_other_code_reached_in_a_cell_does_not_count_unless_it_is_asked_for
 
 
 def test_a_cell_that_cannot_be_measured_does_not_end_the_others(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def measured(bench: Any, cells: list[Cell], results: dict[Cell, Result], logs: Path) -> None:
         results[cells[0]].add("ddp", Rate(30.0, 100.0), None)
@@ -133,6 +133,7 @@ def test_a_cell_that_cannot_be_measured_does_not_end_the_others(
     assert first.part("ddp") == 0.3
     systems = ("pipelining-1f1b", OURS, "eddl", "asteroid")
     assert first.errors == dict.fromkeys(systems, "out of time after 400 s")
+    assert capsys.readouterr().err.count("given up: out of time after 400 s") == 1
     assert (other.part("ddp"), other.errors) == (0.3, {})
 
 
