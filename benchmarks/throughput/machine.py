@@ -34,8 +34,20 @@ class WrongInput(click.ClickException):
 
 def machine() -> dict[str, Any]:
     """Where this was measured."""
-    return {"cores": os.cpu_count(), "system": platform.platform(), "python": platform.python_version(),
-            "torch": str(torch.__version__), "date": time.strftime("%Y-%m-%d")}  # fmt: skip
+    return {"cores": os.cpu_count(), "processor": processor(), "system": platform.platform(),
+            "python": platform.python_version(), "torch": str(torch.__version__), "date": time.strftime("%Y-%m-%d")}  # fmt: skip
+
+
+def processor(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
+    """What the processor calls itself, with the numbers that tell generations apart; "" where nobody says."""
+    try:
+        lines = cpuinfo.read_text().splitlines()
+    except OSError:
+        return ""
+    told = {key.strip(): value.strip() for key, _, value in (line.partition(":") for line in reversed(lines))}
+    words = [told.get("vendor_id", ""), told.get("model name", "")]
+    numbers = [f"{what} {told[key]}" for what, key in (("family", "cpu family"), ("model", "model")) if key in told]
+    return ", ".join(word for word in (" ".join(words).strip(), *numbers) if word)
 
 
 def commit() -> str:

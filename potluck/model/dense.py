@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import torch
 
 from potluck.model.late_weights import CONVOLUTION, Gradients
+from potluck.model.products import product, times_transposed
 from potluck.model.program import Node, Tensor, inputs_of, shape_of
 
 _FEW_OF_AN_IMAGE, _FEW_IN_ALL = 4, 400  # points: with more, the convolution is faster
@@ -58,7 +59,7 @@ class _Dense(torch.autograd.Function):
         ctx.save_for_backward(x, weight, *(() if bias is None else (bias,)))
         ctx.settings = settings
         matrix, used = _matrix(x, weight, settings), _used(x, weight, settings)
-        given = torch.nn.functional.linear(used.reshape(-1, matrix.shape[1]), matrix, bias)
+        given = times_transposed(used.reshape(-1, matrix.shape[1]), matrix, bias)
         images, down, across, _ = used.shape
         place = (1, 1) if _one_point(weight) else (down, across)
         return given.view(images, *place, -1).permute(0, 3, 1, 2)
@@ -124,7 +125,7 @@ def _back(gradient: torch.Tensor, arguments: Sequence[Any]) -> torch.Tensor:
     x, weight, settings = arguments[0], arguments[1], arguments[3:]
     (down, across), _ = _places(x, weight, settings)
     shape, used = x.permute(0, 2, 3, 1).shape, _used(x, weight, settings).shape
-    back = _rows(gradient).mm(_matrix(x, weight, settings)).view(used)
+    back = product(_rows(gradient), _matrix(x, weight, settings)).view(used)
     if used != shape:
         whole = back.new_zeros(shape)
         whole[:, down, across] = back
@@ -136,7 +137,7 @@ def _of_weight(gradient: torch.Tensor, arguments: Sequence[Any]) -> torch.Tensor
     x, weight, settings = arguments[0], arguments[1], arguments[3:]
     _, (down, across) = _places(x, weight, settings)
     met = weight[:, :, down, across].permute(0, 2, 3, 1).shape
-    of_matrix = _rows(gradient).t().mm(_used(x, weight, settings).reshape(-1, met[1:].numel()))
+    of_matrix = product(_rows(gradient).t(), _used(x, weight, settings).reshape(-1, met[1:].numel()))
     of_part = of_matrix.view(met).permute(0, 3, 1, 2)
     if of_part.shape == weight.shape:
         return of_part.contiguous()

@@ -11,6 +11,7 @@ from potluck.errors import InputError
 from potluck.model.dense import DENSE, dense
 from potluck.model.kernels import is_product, is_quick, order, quicker
 from potluck.model.late_weights import RULES, can_wait, owing
+from potluck.model.layers import layer
 from potluck.model.operators import OURS, allowed
 from potluck.model.our_operators import Context, our_function, torch_constant
 from potluck.model.program import (
@@ -138,6 +139,8 @@ class Code:
         rule = RULES.get(node.op)
         if self._quick and is_product(node, self._values, rows, self._device):
             function, rule = dense, DENSE
+        elif self._quick and (found := layer(node, self._values, rows, self._device)) is not None:
+            function, rule = found
         elif self._quick:
             arguments = quicker(node, arguments, self._values, rows, self._device)
         return _Instruction(
