@@ -23,7 +23,7 @@ from benchmarks.workloads import BATCH, WORKLOADS
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
 FAILED, STUCK = 1, 3
 LOOK_S = 0.02
-LEAST_ROUNDS = 2  # that are measured where time is short
+LEAST_ROUNDS = 2  # that are measured where time is short; one that takes longer than all should is enough
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,10 @@ class Run:
 
     def rounds_within(self, round_s: float) -> int:
         """How many to measure, given how long one takes."""
-        return max(LEAST_ROUNDS, min(self.rounds, round(self.most_s / round_s))) if self.most_s else self.rounds
+        if not self.most_s:
+            return self.rounds
+        least = LEAST_ROUNDS if round_s <= self.most_s else 1
+        return max(least, min(self.rounds, round(self.most_s / round_s)))
 
     def await_start(self) -> None:
         """Says that this process is ready, and waits for the word to start."""
@@ -184,7 +187,7 @@ def _options(micro_batches: str) -> list[Callable[[Any], Any]]:
         click.option("--model", type=click.Choice(list(WORKLOADS)), default="mobilenet_v2", show_default=True),
         click.option("--batch", default=BATCH, show_default=True, help="Samples of a round, of all ranks together."),
         click.option("--rounds", default=5, show_default=True, help="Rounds to measure."),
-        click.option("--most-s", default=0.0, help="Measure fewer rounds, but two, where they take longer."),
+        click.option("--most-s", default=0.0, help="Measure fewer rounds where they take longer."),
         click.option("--warm-up", default=2, show_default=True, help="Rounds before them."),
         click.option("--micro-batches", default=micro_batches, show_default=True, help="Sizes; the fastest is used."),
         click.option("--out", type=path, help="File for the outcome, one JSON object; stdout if not given."),

@@ -34,8 +34,14 @@ class WrongInput(click.ClickException):
 
 def machine() -> dict[str, Any]:
     """Where this was measured."""
-    return {"cores": os.cpu_count(), "processor": processor(), "system": platform.platform(),
-            "python": platform.python_version(), "torch": str(torch.__version__), "date": time.strftime("%Y-%m-%d")}  # fmt: skip
+    return {
+        "cores": os.cpu_count(),
+        "processor": processor(),
+        "system": platform.platform(),
+        "python": platform.python_version(),
+        "torch": str(torch.__version__),
+        "date": time.strftime("%Y-%m-%d"),
+    }
 
 
 def processor(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:

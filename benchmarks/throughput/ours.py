@@ -39,7 +39,7 @@ from potluck.runtime.trying import Tries, a_few_rounds, try_plans
 from potluck.types import Plan, Profile
 
 PROFILED_ROWS = 60  # the profile also has half, a quarter and twice as many: what a device computes at a time here
-FEWEST, MOST = 3, 16  # rounds of a measurement, the warm-up included
+FEWEST, MOST = 3, 16  # rounds of a measurement, the warm-up included; two, if one takes longer than all should
 TRIES, TRY_PLAN_S = 4, 5.0  # plans of ours that are tried, and how long each is looked for
 NETWORK_S = 10.0  # all links together are measured
 TIMEOUT_S = 300.0
@@ -123,8 +123,13 @@ class Trials:
         return {"round_s": round_s, "spent_s": spent_s}
 
     def _train(self, plan: Plan, predicted_s: float) -> tuple[float, Spent]:
-        count = max(FEWEST, min(MOST, round(self._request.seconds / predicted_s) + 2))
+        count = rounds_to_measure(self._request.seconds, predicted_s)
         return a_few_rounds(self._live, self._prepared, plan, count, TIMEOUT_S)
+
+
+def rounds_to_measure(seconds: float, round_s: float) -> int:
+    """How many rounds are trained, the warm-up included, to measure for so long."""
+    return FEWEST - 1 if round_s > seconds else max(FEWEST, min(MOST, round(seconds / round_s) + 2))
 
 
 def prepared(model: str, batch: int, rows: int = PROFILED_ROWS) -> PreparedJob:

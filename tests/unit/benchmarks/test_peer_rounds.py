@@ -1,19 +1,24 @@
-"""How many rounds of a peer are measured."""
+"""How many rounds of a peer, and of a plan of ours, are measured."""
 
 from __future__ import annotations
 
 import torch
 
 from benchmarks.peers.program import Rounds, Run, Watchdog
+from benchmarks.throughput.ours import rounds_to_measure
 
 
 def _run(**more: float) -> Run:
     return Run("mobilenet_v2", 24, 8, 1, (8,), None, None, torch.float32, 60.0, **more)  # type: ignore[arg-type]
 
 
-def test_where_rounds_take_long_fewer_are_measured_but_two():
+def test_where_rounds_take_long_fewer_are_measured():
     assert _run().rounds_within(1000.0) == 8
-    assert [_run(most_s=12.0).rounds_within(s) for s in (0.1, 3.0, 60.0)] == [8, 4, 2]
+    assert [_run(most_s=12.0).rounds_within(s) for s in (0.1, 3.0, 7.0, 60.0)] == [8, 4, 2, 1]
+
+
+def test_of_our_plans_the_warm_up_counts_too():
+    assert [rounds_to_measure(8.0, s) for s in (0.1, 1.0, 4.0, 7.0, 9.0)] == [16, 10, 4, 3, 2]
 
 
 def test_all_ranks_train_as_many_as_the_first_says():
