@@ -27,12 +27,14 @@ _SURE = 0.02  # relative error of the median at which measuring goes on to the n
 _UPDATES = 3
 _LATE, _LATE_PART = 2, 0.2  # times that weight gradients are put off, and the part of the time left that it may take
 _CELL_FAILS = (RuntimeError, ValueError, IndexError, MemoryError)  # too large for the device, or too few rows
-_FEW_FAULTS, _MOST_COLD = 512, 12  # pages of new memory that a pass may touch, and passes until it touches no more
+_FEW_FAULTS, _MOST_COLD = 32, 12  # pages of new memory that a pass may touch, and passes until it touches no more
 _LEAST_COLD = 2  # of these, also where time is short
 _ALIKE = 1.1  # times as many: what passes touch that always need new memory
+_PATIENCE = 2.0  # times as long as planned, where every pass so far touched new memory
 _CALLS, _CALL_ROWS = 10, 2  # of nothing, to see what a call costs
 
 Pair = tuple[float, float]  # forward, backward
+Sample = tuple[Pair, int]  # and how many pages of new memory were touched
 Progress = Callable[[int, int], None]  # cells done, cells in all
 
 
@@ -184,6 +186,7 @@ class _Session:
 
         A longer stage pays for the call once. It is measured beside each sample, as both suffer from the same noise.
         """
+        patience = until + (_PATIENCE - 1) * (until - time.monotonic())
         first = self._warm(bench, rows, until)
         if time.monotonic() > self._deadline:
             return first  # with its warm-up, but better than an estimate
@@ -191,16 +194,29 @@ class _Session:
         if bench.chunk_size(step_s) > 1:
             step_s = sum(bench.chunk(rows, 1))
         count = bench.chunk_size(step_s)
-        samples: list[Pair] = []
-        while not samples or (time.monotonic() < until and len(samples) < _ENOUGH):
+        samples: list[Sample] = []
+        while not samples or (time.monotonic() < _end(samples, until, patience) and len(samples) < _ENOUGH):
             call = (0.0, 0.0) if self._empty is None else self._empty.chunk(_CALL_ROWS, max(count, _CALLS))
             self.found.calls.append(call)
+            before = page_faults()
             forward_s, backward_s = bench.chunk(rows, count)
-            samples.append((forward_s - call[0], backward_s - call[1]))
-            if len(samples) > _LEAST and _error(samples) < _SURE:
+            samples.append(((forward_s - call[0], backward_s - call[1]), page_faults() - before))
+            if len(known := warmest(samples)) > _LEAST and _error(known) < _SURE:
                 break
-        forward_s, backward_s = _typical(samples)
+        forward_s, backward_s = _typical(warmest(samples))
         return max(0.0, forward_s), max(0.0, backward_s)
+
+
+def warmest(samples: Sequence[Sample]) -> list[Pair]:
+    """Those that touched the least new memory: in training, a device has touched all that it needs after a few rounds,
+    while a block by itself meets some now and then, and spends more time on it than on its work."""
+    least = min(faults for _, faults in samples)
+    return [pair for pair, faults in samples if faults <= least + _FEW_FAULTS]
+
+
+def _end(samples: Sequence[Sample], until: float, patience: float) -> float:
+    """When to stop: later, where every sample so far touched new memory."""
+    return until if min(faults for _, faults in samples) <= _FEW_FAULTS else patience
 
 
 def page_faults() -> int:

@@ -16,7 +16,7 @@ from potluck.profile.live_bytes import StorageMeter
 from potluck.profile.signature import signature
 from potluck.runtime.bench import Bench, Rig
 from potluck.runtime.loading import first_samples
-from potluck.runtime.measure_blocks import measure_blocks, page_faults, retime
+from potluck.runtime.measure_blocks import _end, measure_blocks, page_faults, retime, warmest
 from potluck.runtime.prepare import PreparedJob, prepare_job
 from potluck.runtime.stage import Rows, StageRunner, StageState
 
@@ -174,6 +174,18 @@ def test_a_forward_of_nothing_hands_on_what_it_got(prepared):
     sent = bench.runner.forward(Rows(0, 0, 0, 2), feeds, received, 1.0)
     assert all(torch.equal(sent[v], received[v]) for v in received)
     assert set(bench.runner.backward(0, seeds)) == set(received)
+
+
+def test_samples_that_touched_new_memory_do_not_count():
+    cold, warm, as_warm = ((9.0, 9.0), 3000), ((2.0, 3.0), 5), ((2.0, 2.0), 20)
+    assert warmest([cold, warm, cold, as_warm]) == [warm[0], as_warm[0]]
+    assert warmest([cold]) == [cold[0]]
+
+
+def test_where_all_samples_touched_new_memory_more_are_taken():
+    cold, warm = ((9.0, 9.0), 3000), ((2.0, 3.0), 5)
+    assert _end([cold, cold], until=1.0, patience=2.0) == 2.0
+    assert _end([cold, warm], until=1.0, patience=2.0) == 1.0
 
 
 def test_a_block_is_measured_once_it_touches_no_new_memory(
