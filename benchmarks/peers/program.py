@@ -23,7 +23,8 @@ from benchmarks.workloads import BATCH, WORKLOADS
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
 FAILED, STUCK = 1, 3
 LOOK_S = 0.02
-LEAST_ROUNDS = 2  # that are measured where time is short; one that takes longer than all should is enough
+LEAST_ROUNDS = 2  # that are measured where time is short; one that takes far longer than all should is enough
+FAR_LONGER = 1.5  # the first is cold
 
 
 @dataclass(frozen=True)
@@ -48,7 +49,7 @@ class Run:
         """How many to measure, given how long one takes."""
         if not self.most_s:
             return self.rounds
-        least = LEAST_ROUNDS if round_s <= self.most_s else 1
+        least = LEAST_ROUNDS if round_s <= FAR_LONGER * self.most_s else 1
         return max(least, min(self.rounds, round(self.most_s / round_s)))
 
     def await_start(self) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import torch
+from torch.autograd.function import once_differentiable
 
 from potluck.model.late_weights import RULES, Arguments, Gradients, Rule
 from potluck.model.products import by_onednn, product, times_transposed
@@ -47,11 +48,16 @@ def layer(node: Node, values: Mapping[int, Tensor], rows: int, device: torch.dev
 class _Product(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, kind: _Kind, *arguments: torch.Tensor) -> torch.Tensor:
-        ctx.save_for_backward(*arguments)
+        # Each of input and weight is kept only where the other one's gradient is wanted: most weights may be frozen.
+        x, weight = kind.places.place, kind.places.weight
+        wanted = ctx.needs_input_grad[1:]
+        kept = [a if wanted[{x: weight, weight: x}.get(i, i)] else None for i, a in enumerate(arguments)]
+        ctx.save_for_backward(*kept)
         ctx.kind = kind
         return kind.forward(*arguments)
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, *gradients: Any) -> Any:
         kind, arguments, gradient = ctx.kind, ctx.saved_tensors, gradients[0]
         wanted = dict(enumerate(ctx.needs_input_grad[1:]))
@@ -85,8 +91,7 @@ def _linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = N
 
 
 def _linear_back(gradient: torch.Tensor, arguments: Arguments) -> torch.Tensor:
-    x, weight = arguments[:2]
-    return product(_rows(gradient), weight).view(x.shape)
+    return product(_rows(gradient), arguments[1]).view(*gradient.shape[:-1], -1)
 
 
 def _linear_of_weight(gradient: torch.Tensor, arguments: Arguments) -> torch.Tensor:

@@ -34,7 +34,7 @@ _PATIENCE = 2.0  # times as long as planned, where every pass so far touched new
 _CALLS, _CALL_ROWS = 10, 2  # of nothing, to see what a call costs
 
 Pair = tuple[float, float]  # forward, backward
-Sample = tuple[Pair, int]  # and how many pages of new memory were touched
+Sample = tuple[Pair, int]  # and how many pages of new memory a pass touched
 Progress = Callable[[int, int], None]  # cells done, cells in all
 
 
@@ -186,7 +186,8 @@ class _Session:
 
         A longer stage pays for the call once. It is measured beside each sample, as both suffer from the same noise.
         """
-        patience = until + (_PATIENCE - 1) * (until - time.monotonic())
+        now = time.monotonic()
+        patience = min(self._deadline, now + _PATIENCE * (until - now))
         first = self._warm(bench, rows, until)
         if time.monotonic() > self._deadline:
             return first  # with its warm-up, but better than an estimate
@@ -195,12 +196,13 @@ class _Session:
             step_s = sum(bench.chunk(rows, 1))
         count = bench.chunk_size(step_s)
         samples: list[Sample] = []
-        while not samples or (time.monotonic() < _end(samples, until, patience) and len(samples) < _ENOUGH):
+        while not samples or (time.monotonic() < end_of(samples, until, patience) and len(samples) < _ENOUGH):
             call = (0.0, 0.0) if self._empty is None else self._empty.chunk(_CALL_ROWS, max(count, _CALLS))
             self.found.calls.append(call)
             before = page_faults()
             forward_s, backward_s = bench.chunk(rows, count)
-            samples.append(((forward_s - call[0], backward_s - call[1]), page_faults() - before))
+            touched = (page_faults() - before) // count
+            samples.append(((forward_s - call[0], backward_s - call[1]), touched))
             if len(known := warmest(samples)) > _LEAST and _error(known) < _SURE:
                 break
         forward_s, backward_s = _typical(warmest(samples))
@@ -211,12 +213,14 @@ def warmest(samples: Sequence[Sample]) -> list[Pair]:
     """Those that touched the least new memory: in training, a device has touched all that it needs after a few rounds,
     while a block by itself meets some now and then, and spends more time on it than on its work."""
     least = min(faults for _, faults in samples)
-    return [pair for pair, faults in samples if faults <= least + _FEW_FAULTS]
+    return [pair for pair, faults in samples if faults <= max(least + _FEW_FAULTS, _ALIKE * least)]
 
 
-def _end(samples: Sequence[Sample], until: float, patience: float) -> float:
-    """When to stop: later, where every sample so far touched new memory."""
-    return until if min(faults for _, faults in samples) <= _FEW_FAULTS else patience
+def end_of(samples: Sequence[Sample], until: float, patience: float) -> float:
+    """When to stop: later, where few samples so far touched no new memory, but for what always needs some."""
+    touched = [faults for _, faults in samples]
+    warm = sum(faults <= _FEW_FAULTS for faults in touched)
+    return until if warm >= _LEAST or _always(touched) else patience
 
 
 def page_faults() -> int:
@@ -225,9 +229,14 @@ def page_faults() -> int:
 
 
 def _settled(faults: Sequence[int]) -> bool:
-    """Whether the last pass touched little new memory, or the last three as much as each other."""
+    """Whether the last pass touched little new memory, or it always does."""
+    return faults[-1] <= _FEW_FAULTS or _always(faults)
+
+
+def _always(faults: Sequence[int]) -> bool:
+    """Whether the last three passes touched as much new memory as each other."""
     last = faults[-3:]
-    return last[-1] <= _FEW_FAULTS or (len(last) == 3 and max(last) <= _ALIKE * min(last))
+    return len(last) == 3 and max(last) <= _ALIKE * min(last)
 
 
 def _typical(samples: Sequence[Pair]) -> Pair:

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import platform
+from collections.abc import Callable
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch import nn
 
-from potluck.model import products
+from potluck.model import interpret, layers, products
 from potluck.model.late_weights import Owed, owing, pay
 from potluck.model.layers import layer
 from potluck.model.products import product, times_transposed
 from potluck.model.program import Node, Ref, Tensor
+from tests.unit.model.test_late_weights import runners, step
 
 CPU = torch.device("cpu")
 LARGE = {"rows": 256, "inside": 128, "features": 160}
@@ -26,6 +29,7 @@ def onednn():
         pytest.skip("only done on x86")
     patch = pytest.MonkeyPatch()
     patch.setattr(products, "_is_faster_here", lambda: True)
+    patch.setattr(products, "_LEAST", 0)
     yield
     patch.undo()
 
@@ -43,15 +47,21 @@ def laid_out(how: str, rows: int, columns: int) -> torch.Tensor:
             return torch.randn(rows, columns, 3)[:, :, 1]
 
 
+BIASES: dict[str, Callable[[int], torch.Tensor | None]] = {
+    "none": lambda features: None,
+    "plain": torch.randn,
+    "gaps": lambda features: torch.randn(features, 4)[:, 2],
+    "one for all": lambda features: torch.randn(1).expand(features),
+}
 LAYOUTS = st.sampled_from(["rows", "columns", "gaps between rows", "gaps everywhere"])
 
 
 @settings(max_examples=200, deadline=None)
-@given(st.integers(0, 40), st.integers(1, 40), st.integers(1, 40), LAYOUTS, LAYOUTS, st.booleans())
-def test_they_are_the_products(rows, inside, features, how, how_weight, has_bias):
+@given(st.integers(0, 40), st.integers(1, 40), st.integers(1, 40), LAYOUTS, LAYOUTS, st.sampled_from(sorted(BIASES)))
+def test_they_are_the_products(rows, inside, features, how, how_weight, bias_kind):
     torch.manual_seed(0)
     x, weight = laid_out(how, rows, inside), laid_out(how_weight, features, inside)
-    bias = torch.randn(features) if has_bias else None
+    bias = BIASES[bias_kind](features)
     expected = torch.nn.functional.linear(x.double(), weight.double(), None if bias is None else bias.double())
     torch.testing.assert_close(times_transposed(x, weight, bias).double(), expected, rtol=1e-5, atol=1e-4)
     torch.testing.assert_close(product(x, weight.t()).double(), x.double() @ weight.double().t(), rtol=1e-5, atol=1e-4)
@@ -183,10 +193,70 @@ def test_only_on_a_processor_where_it_is_faster(monkeypatch):
     assert layer_of() is None
 
 
-def test_who_made_the_processor(tmp_path):
-    told = tmp_path / "cpuinfo"
-    told.write_text("processor\t: 0\nvendor_id\t: AuthenticAMD\nmodel name\t: some\n")
-    assert products._vendor(told) == "AuthenticAMD"
-    told.write_text("processor\t: 0\n")
-    assert products._vendor(told) == ""
-    assert products._vendor(tmp_path / "none") == ""
+@pytest.mark.parametrize(
+    ("expected", "told"),
+    [
+        (True, "vendor_id\t: AuthenticAMD\ncpu family\t: 26\n"),
+        (False, "vendor_id\t: AuthenticAMD\ncpu family\t: 25\n"),
+        (False, "vendor_id\t: GenuineIntel\ncpu family\t: 26\n"),
+        (False, "processor\t: 0\n"),
+    ],
+)
+def test_which_processors_are_known(tmp_path, expected, told):
+    (tmp_path / "cpuinfo").write_text(told)
+    assert products._is_wide(tmp_path / "cpuinfo") is expected
+    assert not products._is_wide(tmp_path / "none")
+
+
+def test_what_is_not_needed_for_gradients_is_not_kept():
+    function = found_layer().function
+    kept: list[tuple[int, ...]] = []
+    x, weight = torch.randn(256, 128, requires_grad=True), torch.randn(160, 128)
+
+    def noted(tensor: torch.Tensor) -> torch.Tensor:
+        kept.append(tuple(tensor.shape))
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(noted, lambda tensor: tensor):
+        function(x, weight)
+    assert kept == [(160, 128)], "the weight is frozen: nobody wants its gradient"
+
+
+class Deep(nn.Module):
+    """Linear layers on rows of sequences, one with a weight of the other orientation, and one that is frozen."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.into, self.frozen, self.out = nn.Linear(3, 8), nn.Linear(8, 8), nn.Linear(5, 2)
+        self.weight, self.bias = nn.Parameter(torch.randn(8, 5)), nn.Parameter(torch.randn(5))
+        self.frozen.requires_grad_(False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = torch.tanh(self.frozen(torch.tanh(self.into(x.flatten(2).transpose(1, 2))))).mean(1)
+        out: torch.Tensor = self.out(torch.tanh(torch.addmm(self.bias, x, self.weight)))
+        return out
+
+
+def test_a_program_takes_them_and_late_weights_are_the_same_bits(monkeypatch):
+    monkeypatch.setattr(layers, "_LEAST", 0)
+    asked: list[str] = []
+    choose = layers.layer
+
+    def noted(node, *more):
+        found = choose(node, *more)
+        asked.extend([node.op] * (found is not None))
+        return found
+
+    monkeypatch.setattr(interpret, "layer", noted)
+    whole, split, feeds = runners(Deep())
+    for j in range(2):
+        step(whole, feeds, j)
+        step(split, feeds, j)
+    for j in range(2):
+        split.weights(j)
+    assert set(asked) == {"aten.linear.default", "aten.addmm.default"}
+    found = split.gradients()
+    for name, gradient in whole.gradients().items():
+        assert (gradient is None) == name.startswith("frozen")
+        late = found[name]
+        assert late is gradient is None or torch.equal(gradient, late), name  # type: ignore[arg-type]
