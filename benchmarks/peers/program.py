@@ -162,7 +162,7 @@ def run_options(default_micro_batches: str) -> Callable[[Callable[..., None]], C
             weights: Path | None, dtype: str, timeout_s: float, ready_file: Path | None, start_file: Path | None,
             channels_last: bool, most_s: float, **more: Any,
         ) -> None:  # fmt: skip
-            sizes = tuple(int(word) for word in micro_batches.split(","))
+            sizes = _sizes(micro_batches)
             run = Run(
                 model, batch, rounds, warm_up, sizes, out, weights, DTYPES[dtype], timeout_s, ready_file, start_file,
                 channels_last, most_s,
@@ -180,6 +180,13 @@ def run_options(default_micro_batches: str) -> Callable[[Callable[..., None]], C
         return with_run
 
     return decorate
+
+
+def _sizes(text: str) -> tuple[int, ...]:
+    words = text.split(",")
+    if not all(word.isdecimal() and int(word) for word in words):
+        raise click.UsageError(f"--micro-batches {text}: give sizes with commas between them, like 8,24")
+    return tuple(int(word) for word in words)
 
 
 def _options(micro_batches: str) -> list[Callable[[Any], Any]]:

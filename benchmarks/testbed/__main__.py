@@ -61,6 +61,11 @@ def main(fleet: Path | None, verb: tuple[str, ...], clean: bool, logs: Path | No
 
 def run(fleet: Path, verb: tuple[str, ...], logs: Path | None) -> int:
     """Runs it to its end and says what each device used; returns its exit code. Without `logs` it makes a folder."""
+    try:
+        if logs is not None:
+            logs.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"--logs {logs}: {error.strerror}; name a folder that can be written") from None
     with Testbed(fleet, name="run") as bed:
         logs = logs or Path(tempfile.mkdtemp(prefix="testbed-"))
         coordinator = start_potluck(bed, verb)

@@ -6,11 +6,13 @@ import math
 from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv4Network
 
+from benchmarks.testbed.cgroups import LEAST_QUOTA_US, LONGEST_PERIOD_US
 from potluck.errors import InputError
 from potluck.types import COORDINATOR, Fleet
 
 NETWORK = IPv4Network("10.77.0.0/24")  # only ever inside the namespaces
 MOST_DEVICES = 200
+LEAST_CORES = LEAST_QUOTA_US / LONGEST_PERIOD_US
 
 
 @dataclass(frozen=True)
@@ -66,6 +68,12 @@ def _or_none(rate: float) -> float | None:
 def _check_possible(fleet: Fleet, where: str) -> None:
     if len(fleet.devices) > MOST_DEVICES:
         raise InputError(f"{where}: {len(fleet.devices)} devices; a testbed has room for {MOST_DEVICES}")
+    for device in fleet.devices:
+        if device.speed < LEAST_CORES:
+            raise InputError(
+                f"{where}: device {device.name} has speed {device.speed:g}; "
+                f"a testbed gives at least {LEAST_CORES} cores"
+            )
     if fleet.medium != "full":
         raise InputError(f"{where}: medium {fleet.medium!r} cannot be built; a testbed has full-duplex links only")
     if fleet.latency_s or any(link.latency_s for link in fleet.links):

@@ -100,13 +100,18 @@ def main(
     logs = Path(tempfile.mkdtemp(prefix="potluck-throughput-"))
     say(f"logs: {logs} (removed if nothing fails)")
     when = f"{time.strftime('%Y-%m-%d')} {code}"
-    for cells in run(bench, logs, when, known.cells, again):
-        found = replace(found, cells=cells, seconds=time.monotonic() - began)
-        if keep is not None:
-            keep.write(found)
-            say(f"kept in {results}")
+    try:
+        for cells in run(bench, logs, when, known.cells, again):
+            found = replace(found, cells=cells, seconds=time.monotonic() - began)
+            if keep is not None:
+                keep.write(found)
+                say(f"kept in {results}")
+    except BaseException:
+        if not any(logs.iterdir()):
+            logs.rmdir()
+        raise
     if not any(result.errors for result in found.cells):
-        shutil.rmtree(logs)
+        shutil.rmtree(logs, ignore_errors=True)
     print(table(found.cells))
     if as_json:
         print(json.dumps({"quick": quick, **summary(found)}))

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
+from click.testing import CliRunner
 
+from benchmarks.peers import ddp
 from benchmarks.peers.program import Rounds, Run, Watchdog
 from benchmarks.throughput.ours import rounds_to_measure
 
@@ -32,3 +35,10 @@ def test_all_ranks_train_as_many_as_the_first_says():
     assert list(rounds.numbers(says_three)) == [0, 1, 2, 3]
     assert asked == [8]
     assert len(rounds.outcome("ddp", 8).round_s) == 3
+
+
+@pytest.mark.parametrize("words", ["a,b", "8,", "0", ""])
+def test_sizes_that_are_none_are_refused(words):
+    done = CliRunner().invoke(ddp.main, ["--micro-batches", words])
+    assert done.exit_code == 2
+    assert f"--micro-batches {words}: give sizes with commas between them, like 8,24" in done.output

@@ -53,7 +53,11 @@ class TestRefusals:
 
     @pytest.mark.parametrize(
         ("top", "speed", "why"),
-        [("", 1000, "its devices want 1000.00 cores"), ("latency = '1ms'", 0.1, "a testbed adds no latency")],
+        [
+            ("", 1000, "its devices want 1000.00 cores"),
+            ("latency = '1ms'", 0.1, "a testbed adds no latency"),
+            ("", 0.0001, "device a has speed 0.0001; a testbed gives at least 0.001 cores"),
+        ],
     )
     def test_a_fleet_that_cannot_be_built_is_named_by_its_file(self, tmp_path: Path, top: str, speed: float, why: str):
         path = tmp_path / "lab.toml"
@@ -97,6 +101,17 @@ class TestCommand:
         monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
         done = CliRunner().invoke(command.main, [str(path), "--", "train", "nowhere.py"])
         assert (done.exit_code, list(tmp_path.iterdir())) == (code, [path])
+
+    def test_a_file_in_place_of_the_folder_for_logs_is_refused_first(
+        self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    ):
+        monkeypatch.setattr(command, "ended_by_signals", lambda: None)
+        file = tmp_path / "file"
+        file.touch()
+        fleet = "benchmarks/fleets/lab-100.toml"
+        done = CliRunner().invoke(command.main, ["--logs", str(file), fleet, "--", "train", "job.py"])
+        assert done.exit_code == 2
+        assert done.output == f"testbed: --logs {file}: File exists; name a folder that can be written\n"
 
     def test_help_shows_what_to_type(self):
         said = CliRunner().invoke(command.main, ["--help"]).output

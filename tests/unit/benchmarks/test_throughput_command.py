@@ -163,6 +163,16 @@ def test_logs_are_left_where_something_failed(bench: Bench, tmp_path: Path, erro
     assert len(list((tmp_path / "logs").iterdir())) == len(errors)
 
 
+def test_an_interruption_leaves_no_empty_folder(bench: Bench, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def interrupted(*_: object) -> Iterator[list[Result]]:
+        raise KeyboardInterrupt
+        yield []
+
+    monkeypatch.setattr(command, "run", interrupted)
+    assert bench().exit_code == 1
+    assert not list((tmp_path / "logs").iterdir())
+
+
 @pytest.mark.parametrize("program", [command, scaling])
 def test_whoever_lacks_transformers_is_told_how_to_get_it(program: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(program, "ended_by_signals", lambda: None)
