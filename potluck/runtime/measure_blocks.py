@@ -30,7 +30,7 @@ _CELL_FAILS = (RuntimeError, ValueError, IndexError, MemoryError)  # too large f
 _FEW_FAULTS, _MOST_COLD = 32, 12  # pages of new memory that a pass may touch, and passes until it touches no more
 _LEAST_COLD = 2  # of these, also where time is short
 _ALIKE = 1.1  # times as many: what passes touch that always need new memory
-_PATIENCE = 2.0  # times as long as planned, where every pass so far touched new memory
+_PATIENCE = 0.05  # of the time left, for one cell beyond its share, where passes still touch new memory
 _CALLS, _CALL_ROWS = 10, 2  # of nothing, to see what a call costs
 
 Pair = tuple[float, float]  # forward, backward
@@ -187,8 +187,8 @@ class _Session:
         A longer stage pays for the call once. It is measured beside each sample, as both suffer from the same noise.
         """
         now = time.monotonic()
-        patience = min(self._deadline, now + _PATIENCE * (until - now))
-        first = self._warm(bench, rows, until)
+        patience = min(self._deadline, until + _PATIENCE * (self._deadline - now))
+        first = self._warm(bench, rows, patience)
         if time.monotonic() > self._deadline:
             return first  # with its warm-up, but better than an estimate
         step_s = sum(first)

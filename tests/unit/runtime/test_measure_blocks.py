@@ -2,6 +2,7 @@
 
 import itertools
 import time
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -227,6 +228,28 @@ def test_a_block_is_measured_once_it_touches_no_new_memory(
     rig = rig_of(prepared)
     blocks, _ = measure_blocks(rig, (ROWS,), 5.0, [1.0] * rig.programs.train.block_count)
     assert {only(block, ROWS).forward_s for block in blocks} == {1.0}
+
+
+def test_a_slow_block_gets_time_to_become_warm(prepared: PreparedJob, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its first passes take longer than its whole share of the time."""
+    touched, passes, now = [0], [0], [0.0]
+
+    def chunk(bench: Bench, rows: int, count: int) -> tuple[float, float]:
+        if rows != ROWS:
+            return 0.0, 0.0
+        passes[0] += 1
+        cold = passes[0] <= 5
+        touched[0] += 10_000 // passes[0] if cold else 0
+        now[0] += 2.5 if cold else 0.1
+        return (10.0, 1.0) if cold else (1.0, 1.0)
+
+    monkeypatch.setattr(Bench, "chunk", chunk)
+    monkeypatch.setattr("potluck.runtime.measure_blocks.page_faults", lambda: touched[0])
+    monkeypatch.setattr("potluck.runtime.measure_blocks.time", SimpleNamespace(monotonic=lambda: now[0]))
+    rig = rig_of(prepared)
+    others = tuple(range(ROWS + 1, ROWS + 10))  # the share of a block is a twelfth of the time: less than four passes
+    found, _ = measure_blocks(rig, (ROWS, *others), 100.0, [1.0] * rig.programs.train.block_count)
+    assert {only(block, ROWS).forward_s for block in found} == {1.0}
 
 
 def test_memory_that_is_touched_is_counted() -> None:
