@@ -65,7 +65,13 @@ def measure(model: str) -> dict[str, float]:
 
 
 @click.command()
-@click.option("--model", "models", multiple=True, type=click.Choice(list(WORKLOADS)), help="May be repeated.")
+@click.option(
+    "--model",
+    "models",
+    multiple=True,
+    type=click.Choice(list(WORKLOADS)),
+    help="May be repeated; all of them if not given.",
+)
 @click.option("--json", "as_json", is_flag=True, help="End with one JSON object.")
 def main(models: tuple[str, ...], as_json: bool) -> None:
     """Measures kernels on one core; takes a minute or two.
@@ -74,7 +80,7 @@ def main(models: tuple[str, ...], as_json: bool) -> None:
     """
     torch.set_num_threads(1)
     found = {}
-    print("| model | rows | PyTorch's kernels, samples/s | ours | times as fast |\n|---|---|---|---|---|")
+    print("| model | rows | samples per CPU second, PyTorch's kernels | ours | times as fast |\n|---|---|---|---|---|")
     for model in models or tuple(ROWS):
         one = found[model] = measure(model)
         spread = f"{one['ratio']:.2f} ({one['least']:.2f} to {one['most']:.2f})"
