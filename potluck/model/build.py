@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +16,7 @@ from potluck.model.blocks import with_boundaries
 from potluck.model.empty import is_empty
 from potluck.model.export import export_program
 from potluck.model.forms import LABEL, EvalForm, TrainForm
+from potluck.model.modes import modes_kept, switch_to_training
 from potluck.model.probe import annotate, probe, without_probe
 from potluck.model.program import Arg, Items, Program, ProgramPair, Ref
 from potluck.model.trace import trace
@@ -37,7 +38,9 @@ def as_module(model: Any) -> tuple[nn.Module, bool]:
     if isinstance(made, nn.Module):
         return made, False
     if isinstance(made, Sequence) and made and all(isinstance(m, nn.Module) for m in made):
-        return nn.Sequential(*made), True
+        whole = nn.Sequential(*made)
+        whole.training = any(module.training for piece in made for module in piece.modules())
+        return whole, True
     raise InputError(
         f"job.model: gives a {type(made).__name__}; give an nn.Module, a function that returns one, "
         "or a list of modules"
@@ -90,23 +93,23 @@ def _export(
     model: nn.Module, loss: Callable[..., Any], feeds: dict[str, torch.Tensor], reduce: Any, hand_cut: bool
 ) -> tuple[Program, Program]:
     """The training and the evaluation program; what evaluation would do to buffers is left out."""
-    with _modes_kept(model):
-        if not model.training:  # a model in training keeps its own mix of modes: frozen BatchNorm stays frozen
-            model.train()
+    with modes_kept(model):
+        switch_to_training(model)
         try:
             train = annotate(export_program(TrainForm(model, loss), feeds, "train"))
         except ModelError as error:
             if hand_cut:
                 _name_the_piece(model, feeds, error)
             raise
-        form = EvalForm(model.eval(), reduce)
+        model.eval()
+        form = EvalForm(model, reduce)
         evaluation = annotate(export_program(form, feeds, "eval"))
     return train, msgspec.structs.replace(evaluation, output_names=form.names.found, updates=())
 
 
 def _judge(model: nn.Module, loss: Callable[..., Any], feeds: dict[str, torch.Tensor]) -> Program | None:
     """The loss in evaluation; what that would do to buffers is left out. None where it cannot be traced."""
-    with _modes_kept(model), contextlib.suppress(ModelError):
+    with modes_kept(model), contextlib.suppress(ModelError):
         model.eval()
         found = annotate(export_program(TrainForm(model, loss), feeds, "eval"))
         if not found.values[found.outputs[0]].shape:
@@ -118,17 +121,6 @@ def _with_updated(program: Program, changed: set[str]) -> Program:
     """The program that knows which buffers training changes."""
     sources = (msgspec.structs.replace(s, updated=s.kind == "buffer" and s.name in changed) for s in program.sources)
     return msgspec.structs.replace(program, sources=tuple(sources))
-
-
-@contextlib.contextmanager
-def _modes_kept(model: nn.Module) -> Iterator[None]:
-    """Afterwards every module is in the mode it was in, training or evaluation."""
-    modes = {module: module.training for module in model.modules()}
-    try:
-        yield
-    finally:
-        for module, training in modes.items():
-            module.training = training
 
 
 def _name_the_piece(model: nn.Module, feeds: Mapping[str, torch.Tensor], error: ModelError) -> None:

@@ -11,6 +11,7 @@ from torch import nn
 from potluck.errors import InputError
 from potluck.job import Job
 from potluck.model.forms import LABEL, EvalForm, call_model
+from potluck.model.modes import modes_kept
 from potluck.runtime.evaluation import measure
 from potluck.runtime.loading import first_evaluation_samples, spread_evaluation_samples
 
@@ -23,17 +24,13 @@ def check_fit(module: nn.Module, job: Job, feeds: Mapping[str, torch.Tensor]) ->
     """Runs the model once on training and once on evaluation samples; an InputError says what fails."""
     if any(p.is_meta for p in module.parameters()):
         return
-    training = module.training
-    module.eval()
-    try:
-        with torch.no_grad():
-            small = {n: t[:_ROWS] for n, t in feeds.items()}
-            loss = _try("data", small, lambda: job.loss(call_model(module, small), small[LABEL]))
-            _check_mean(module, job, small, loss)
-            if job.eval_data is not None:
-                _check_evaluation(module, job)
-    finally:
-        module.train(training)
+    with modes_kept(module), torch.no_grad():
+        module.eval()
+        small = {n: t[:_ROWS] for n, t in feeds.items()}
+        loss = _try("data", small, lambda: job.loss(call_model(module, small), small[LABEL]))
+        _check_mean(module, job, small, loss)
+        if job.eval_data is not None:
+            _check_evaluation(module, job)
 
 
 def _check_evaluation(module: nn.Module, job: Job) -> None:
