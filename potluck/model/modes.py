@@ -23,16 +23,18 @@ def modes_kept(model: nn.Module) -> Iterator[None]:
 
 
 def switch_to_training(model: nn.Module) -> None:
-    """The modes in which a plain loop trains: those the model came in, and `train()` only if all of it is switched off.
+    """The modes in which a plain loop trains: `train()` is called, but what came switched off in a model stays off.
 
-    A model that is switched off but for some parts may be meant either way, so it is refused.
+    A model of which all is switched off is switched on. One that is switched off but for some parts may be meant
+    either way, so it is refused.
     """
-    if model.training:
-        return
-    active = [name for name, module in model.named_modules() if module.training]
-    if active:
+    active = {module: name for name, module in model.named_modules() if module.training}
+    if active and not model.training:
         raise ModelError(
-            f"the model is in evaluation mode, but {active[0]!r} in it is in training mode; "
+            f"the model is in evaluation mode, but {next(iter(active.values()))!r} in it is in training mode; "
             "call model.train() to train all of it, or set model.training = True to keep the mode of every part"
         )
     model.train()
+    if active:
+        for module in model.modules():
+            module.training &= module in active

@@ -133,10 +133,23 @@ def switched(model: Any, mode: bool) -> Any:
     return model
 
 
-def test_what_a_train_of_its_own_keeps_frozen_stays_frozen_in_a_model_that_comes_in_evaluation_mode():
-    built = prepared(lambda: switched(keeps_frozen(), False))
+@pytest.mark.parametrize("come", [lambda m: m, lambda m: switched(m, True), lambda m: switched(m, False)])
+def test_what_a_train_of_its_own_keeps_frozen_stays_frozen(come):
+    built = prepared(lambda: come(keeps_frozen()))
     assert built.programs.train.updates == ()
     assert_trains_as(switched(keeps_frozen(), True), built)
+
+
+def test_what_came_switched_off_stays_off_where_a_train_of_its_own_would_switch_it_on():
+    model = keeps_frozen()
+    model.step, model.drops = lambda self, i, x: dropped(self, i, normed(self, i, x)), two_drops().drops
+    model.drops[1].eval()
+    built = prepared(copy.deepcopy(model))
+    assert built.programs.train.updates == ()
+    assert sum(n.op.startswith("potluck.") for n in built.programs.train.nodes) == 1
+    model.train()
+    model.drops[1].eval()
+    assert_trains_as(model, built)
 
 
 @pytest.mark.parametrize("mode", [True, False])
