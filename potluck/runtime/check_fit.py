@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -24,13 +25,27 @@ def check_fit(module: nn.Module, job: Job, feeds: Mapping[str, torch.Tensor]) ->
     """Runs the model once on training and once on evaluation samples; an InputError says what fails."""
     if any(p.is_meta for p in module.parameters()):
         return
-    with modes_kept(module), torch.no_grad():
+    with _other_buffers(module), modes_kept(module), torch.no_grad():
         module.eval()
         small = {n: t[:_ROWS] for n, t in feeds.items()}
         loss = _try("data", small, lambda: job.loss(call_model(module, small), small[LABEL]))
         _check_mean(module, job, small, loss)
         if job.eval_data is not None:
             _check_evaluation(module, job)
+
+
+@contextlib.contextmanager
+def _other_buffers(module: nn.Module) -> Iterator[None]:
+    """Within, buffers are copies: a model that counts its calls must not begin with those that only tried it."""
+    own = [(m._buffers, name, b) for m in module.modules() for name, b in m._buffers.items() if b is not None]
+    copies = {buffer: buffer.clone() for _, _, buffer in own}
+    for buffers, name, buffer in own:
+        buffers[name] = copies[buffer]
+    try:
+        yield
+    finally:
+        for buffers, name, buffer in own:
+            buffers[name] = buffer
 
 
 def _check_evaluation(module: nn.Module, job: Job) -> None:

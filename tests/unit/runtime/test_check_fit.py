@@ -78,3 +78,27 @@ def test_metrics_of_large_outputs_are_tried_on_a_few_samples() -> None:
 
     check(job(model=Wide(4, 2), loss=lambda out, y: out[:, 0].mean(), metrics={"count": count}))
     assert seen == [3]
+
+
+class Counting(nn.Linear):
+    """Counts its calls in two buffers: one is written to, one is made anew."""
+
+    written: torch.Tensor
+    anew: torch.Tensor
+
+    def __init__(self) -> None:
+        super().__init__(4, 2)
+        self.register_buffer("written", torch.zeros(1))
+        self.register_buffer("anew", torch.zeros(1))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.written += 1
+        self.anew = self.anew + 1
+        return super().forward(x)
+
+
+def test_trying_a_model_leaves_its_buffers_as_they_were() -> None:
+    model = Counting()
+    check(job(model=model))
+    assert not model.written.any()
+    assert not model.anew.any()
