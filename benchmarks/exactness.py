@@ -24,10 +24,11 @@ from benchmarks.case import Case
 from benchmarks.eager import eager_difference
 from benchmarks.zoo import all_cases, core_cases
 from benchmarks.zoo_jobs import case_job, cut, devices, grouped
+from potluck.plan.exactness import why_not_uncut
 from potluck.runtime.live_fleet import LiveFleet
 from potluck.runtime.options import Options
 from potluck.runtime.prepare import PreparedJob, prepare_job
-from potluck.runtime.verify import TOLERANCE, compare, expects_bits
+from potluck.runtime.verify import TOLERANCE, compare
 from potluck.types import Fleet, Plan
 
 ROUNDS, JUDGED_ROUNDS = 3, 8
@@ -78,7 +79,7 @@ def run_case(
     live: LiveFleet, options: Options, case: Case, prepared: PreparedJob, name: str, plan: Plan, hard: bool
 ) -> Outcome:
     started = time.monotonic()
-    by_bits, _ = expects_bits(plan, prepared.facts)
+    by_bits = not why_not_uncut(plan, prepared.facts)
     try:
         found = compare(live, prepared, plan, options, lanes=by_bits)
     except Exception as error:
@@ -102,7 +103,7 @@ def outcomes(live: LiveFleet, options: Options, case: Case, quick: bool) -> Iter
             seconds = time.monotonic() - started
             yield Outcome(case.name, "uncut = eager", "-", False, "bits", not unequal, 0.0, unequal[:3], seconds)
         for name, plan in plans(prepared, hard, quick):
-            if expects_bits(plan, prepared.facts)[0]:
+            if not why_not_uncut(plan, prepared.facts):
                 yield run_case(live, options, case, prepared, name, plan, hard)
     precise = prepare_job(case_job(case, JUDGED_ROUNDS, dtype=torch.float64, micro_batch=8, hard=True))
     for name, plan in sample_plans(precise, quick):

@@ -38,6 +38,7 @@ from potluck.control.cluster_words import (
 )
 from potluck.errors import DeviceError, DeviceLost, Overdue, PotluckError
 from potluck.metrics.records import IncidentRecord
+from potluck.plan.exactness import why_not_alike
 from potluck.recover.placement import Restart
 from potluck.runtime.blueprint import ModelBlueprint
 from potluck.runtime.changes import Changes
@@ -227,12 +228,11 @@ class Terms:
         before.folder.keep_profile(self._changes.profile)
         before.folder.terms.append(Term(term=order.term, round=order.round, plan=plan))
         before.folder.ledger.fsync |= len(plan.devices) > 1
-        alike = len({self._machines.get(device) for known in self._used for device in known.devices}) == 1
         self._session = session = dataclasses.replace(
             before, plan=plan, layout=self.blueprint.layout(plan), term=order.term, first_round=order.round,
             plan_reason=order.reason or before.plan_reason, fresh=self._coordinator is None and before.fresh,
             copies=self._replacement.has_room_for_copies(plan),
-            exact=alike and all(len(stage.group) == 1 for known in self._used for stage in known.stages),
+            exact=not why_not_alike(self._used, self._prepared.facts, self._machines),
         )  # fmt: skip
         self._changes.adopted(plan)
         self._coordinator = Coordinator(session, self)

@@ -18,6 +18,7 @@ from potluck.control.ledger import LEDGER, Ledger
 from potluck.errors import InputError, PotluckError
 from potluck.job import Job
 from potluck.model.build import as_module
+from potluck.plan.exactness import why_not_uncut
 from potluck.plan.routes import micro_batch_sizes
 from potluck.recover.checkpoint import load, newest
 from potluck.runtime.live_fleet import LiveFleet
@@ -28,7 +29,7 @@ from potluck.runtime.reference import UncutRun
 from potluck.runtime.run import run_on
 from potluck.runtime.train import choose_plan
 from potluck.schedules import multiplier
-from potluck.types import Fleet, ModelFacts, Plan
+from potluck.types import Fleet, Plan
 
 TOLERANCE = 1e-8
 _LOW_PRECISION = ("bfloat16", "float16", "float32")
@@ -58,18 +59,6 @@ class Difference:
         return not self.unequal and self.losses_equal
 
 
-def expects_bits(plan: Plan, facts: ModelFacts) -> tuple[bool, str]:
-    """Whether a plan must give the same bits, and if not why."""
-    for index, stage in enumerate(plan.stages):
-        if len(stage.group) > 1 and stage.sharing == "samples":
-            return False, f"stage {index} is shared by samples, so gradients are added in another order"
-    for name, users in facts.tied:
-        stages = {i for i, s in enumerate(plan.stages) for b in users if s.blocks[0] <= b < s.blocks[1]}
-        if len(stages) > 1:
-            return False, f"{name} is tied across a cut, so its gradients are added in another order"
-    return True, ""
-
-
 def verify_job(
     job: Job, plan: Plan | Path | None, fleet: Fleet, rounds: int = 8, options: Options | None = None
 ) -> Verification:
@@ -79,13 +68,13 @@ def verify_job(
     options.progress("tracing the model")
     prepared = prepare_job(short)
     chosen = choose_plan(prepared, plan, fleet)
-    bits, reason = expects_bits(chosen, prepared.facts)
+    reason = why_not_uncut(chosen, prepared.facts)
     with LiveFleet(fleet, options) as live:
         options.progress(f"training {rounds} rounds on {len(chosen.devices)} devices and on one")
         found = compare(live, prepared, chosen, options)
         if found.none:
             return Verification(1, "every bit is the same", rounds, (), 0.0)
-        if bits:
+        if not reason:
             why = f"{len(found.unequal)} tensors differ, first {found.unequal[:1]}, where every bit should be the same"
             return Verification(0, why, rounds, found.unequal, found.relative)
         options.progress("bits differ as expected; once more in float64")

@@ -1,0 +1,35 @@
+"""Which plans give the same bits. Floating-point addition is not associative: it is a matter of who adds what in which
+order."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Hashable, Mapping
+
+from potluck.types import ModelFacts, Plan
+
+
+def why_not_uncut(plan: Plan, facts: ModelFacts) -> str:
+    """Why a plan gives other bits than one device that adds in the order of the plan's groups; "": it does not."""
+    for index, stage in enumerate(plan.stages):
+        if len(stage.group) > 1 and stage.sharing == "samples":
+            return f"stage {index} is shared by samples, so gradients are added in another order"
+    for name, users in facts.tied:
+        stages = {i for i, s in enumerate(plan.stages) for b in users if s.blocks[0] <= b < s.blocks[1]}
+        if len(stages) > 1:
+            return f"{name} is tied across a cut, so its gradients are added in another order"
+    return ""
+
+
+def why_not_alike(plans: Collection[Plan], facts: ModelFacts, machines: Mapping[str, Hashable]) -> str:
+    """Why a round may come out with other bits by one of these plans than by another; "": it does not.
+
+    `machines` says of each device what decides how it rounds.
+    """
+    if len({machines.get(device) for plan in plans for device in plan.devices}) > 1:
+        return "devices are of several kinds, and each rounds in its own way"
+    for plan in plans:
+        if any(len(stage.group) > 1 for stage in plan.stages):
+            return "a stage is shared by a group, so gradients are added in another order"
+        if why := why_not_uncut(plan, facts):
+            return why
+    return ""
