@@ -43,7 +43,7 @@ class LedgerEntry(Value, frozen=True, kw_only=True):
     term: int
     samples: Runs  # ids in order; [a, b] stands for a, a+1, …, b-1
     loss: str  # float.hex: exactly the number
-    digest: str  # of the losses of the round's parts; a replay must reproduce it
+    digest: str  # of the losses of the round's parts
 
 
 def entry(*, round: int, epoch: int, term: int, ids: Sequence[int], loss: float, digest: str) -> LedgerEntry:
@@ -134,22 +134,22 @@ class Ledger:
         """Every entry, oldest first."""
         return (self.entry(round) for round in range(self.rounds))
 
-    def check_replay(self, replayed: LedgerEntry, *, exact: bool = True) -> None:
-        """Raise if a round trained again after a rollback differs from what was committed; the term may differ.
+    def replay(self, replayed: LedgerEntry) -> str:
+        """Take in a round trained again after a rollback. Returns what came out other than before; the term may.
 
-        Where sums are taken in another order, the losses are not the same bits, and only the samples must be the same.
+        What was trained again is in force: from the first difference on, what was written before is forgotten, as
+        nobody has the weights that it speaks of.
         """
         known = self.entry(replayed.round)
-        for what in ("epoch", "samples", *(("loss", "digest") if exact else ())):
+        for what in ("epoch", "samples", "loss", "digest"):
             if getattr(known, what) != getattr(replayed, what):
-                raise PotluckError(
-                    f"round {replayed.round} was replayed with another {what} ({getattr(replayed, what)}) "
-                    f"than committed ({getattr(known, what)}); "
-                    "the run is no longer exact, resume it from its newest checkpoint"
-                )
+                self.truncate_after(replayed.round - 1)
+                self.append(replayed)
+                return what
+        return ""
 
     def truncate_after(self, round: int) -> None:
-        """Forget every round after this one (-1: all), for resuming from a checkpoint. Done wholly or not at all."""
+        """Forget every round after this one (-1: all). Done wholly or not at all."""
         if round + 1 >= self.rounds:
             return
         end = self._starts[round + 1]

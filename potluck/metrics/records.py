@@ -63,7 +63,9 @@ class EvaluationRecord(Value, frozen=True, kw_only=True, tag="evaluation"):
 class IncidentRecord(Value, frozen=True, kw_only=True, tag="incident"):
     """Something went wrong, or changed, and what was done about it."""
 
-    kind: Literal["lost", "slow", "joined", "left", "plan", "link", "not_finite", "checkpoint", "coordinator"]
+    kind: Literal[
+        "lost", "slow", "joined", "left", "plan", "link", "not_finite", "checkpoint", "coordinator", "inexact"
+    ]
     round: int
     device: str | None
     what: str  # one sentence

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 from potluck.control.cluster_words import Again, Began, Broken, Commit, Event, IsReady, Lost, Order, Settle, Written
 from potluck.control.commit import Judgement, judge
-from potluck.control.ledger import LedgerEntry, entry, loss_digest
+from potluck.control.ledger import Ledger, LedgerEntry, entry, loss_digest
 from potluck.errors import DeviceLost, InputError, LinkError, LinkTimeout, Overdue, PotluckError
 from potluck.metrics.records import (
     RECORDS,
@@ -43,6 +43,7 @@ _SAVE_AT_LEAST_S = 120.0
 _GLANCE_S = 0.01
 _LOOK_S = 0.25  # how often, while something is awaited from a link, the control channel is looked at
 _BEGUN_ALONE = 2  # so it always has the next orders already
+_GOES_ON = "goes on from what was trained again: the numbers are not the same bits any more"
 
 
 class Machine(Protocol):
@@ -60,6 +61,17 @@ class Machine(Protocol):
 
     def spares(self, devices: Sequence[str]) -> bool:
         """Whether there is a plan without these."""
+
+
+def write_down(ledger: Ledger, written: LedgerEntry, other_bits: str) -> str:
+    """Adds a round to the ledger. Returns in words what came out otherwise, if it was trained again and something did:
+    no sample is lost by that, so it ends no run."""
+    if written.round >= ledger.rounds:
+        ledger.append(written)
+        return ""
+    what = ledger.replay(written)
+    why = other_bits or "every bit should be the same: potluck or a device is at fault, compare with potluck verify"
+    return f"trained again, it has another {what} than before ({why})" if what else ""
 
 
 class Coordinator:
@@ -282,12 +294,9 @@ class Coordinator:
             watcher.lanes(begin.round, busy)
 
     def _write_down(self, written: LedgerEntry) -> None:
-        """Adds to the ledger, or checks a round that is trained again against what is written there."""
-        ledger = self.s.folder.ledger
-        if written.round < ledger.rounds:
-            ledger.check_replay(written, exact=self.s.exact)
-        else:
-            ledger.append(written)
+        """Adds to the ledger; a round that is trained again and comes out other than before is told."""
+        if what := write_down(self.s.folder.ledger, written, self.s.other_bits):
+            self._incident("inexact", written.round, what, _GOES_ON)
 
     def _evaluate(self, evaluator: Evaluator, epoch: int) -> None:
         started = time.monotonic()

@@ -59,7 +59,7 @@ class Session:
     copies: bool = True  # devices have room for copies of their states
     first_copy_s: float = 0.0  # after which the first is made
     copy_lines: Mapping[tuple[str, str], CopyLine] = field(default_factory=dict)  # (device, guardian) → what carries it
-    exact: bool = True  # a round that is trained again gives the same bits
+    other_bits: str = ""  # why a round that is trained again may not give the same ones
     keeps: bool = True  # what was trained is collected, in the end at least
     fresh: bool = True  # nothing of this run was trained before
     heard: Callable[[str, object], None] = lambda device, message: None  # told what is not about the round in hand

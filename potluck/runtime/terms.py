@@ -232,7 +232,7 @@ class Terms:
             before, plan=plan, layout=self.blueprint.layout(plan), term=order.term, first_round=order.round,
             plan_reason=order.reason or before.plan_reason, fresh=self._coordinator is None and before.fresh,
             copies=self._replacement.has_room_for_copies(plan),
-            exact=not why_not_alike(self._used, self._prepared.facts, self._machines),
+            other_bits=why_not_alike(self._used, self._prepared.facts, self._machines),
         )  # fmt: skip
         self._changes.adopted(plan)
         self._coordinator = Coordinator(session, self)

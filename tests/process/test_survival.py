@@ -19,6 +19,7 @@ from benchmarks.zoo import core_cases
 from benchmarks.zoo_jobs import case_job, cut, devices, grouped
 from potluck.control.audit import audit
 from potluck.control.chaos import Fault
+from potluck.control.ledger import LEDGER, Ledger
 from potluck.errors import DeviceError, PotluckError
 from potluck.metrics.records import RECORDS, IncidentRecord, PlanAdopted, read
 from potluck.plan.search import find_plan
@@ -28,7 +29,7 @@ from potluck.runtime.options import Options
 from potluck.runtime.prepare import PreparedJob, prepare_job
 from potluck.runtime.profiling import ProfileSettings, profile_fleet
 from potluck.runtime.run import TrainResult, run_on
-from potluck.types import DeviceSpec, Fleet, Plan
+from potluck.types import DeviceSpec, Fleet, Plan, RoundRecord
 
 PATIENT = 60.0
 ROUNDS = 8
@@ -145,6 +146,23 @@ def test_one_after_the_other_until_one_is_left(undisturbed: dict[str, torch.Tens
     assert_nothing_lost(tmp_path / "run", result)
     found = state(tmp_path / "run")
     assert [n for n in undisturbed if not torch.equal(found[n], undisturbed[n])] == []
+
+
+def test_a_model_with_tied_weights_goes_on_by_another_cut_and_says_that_bits_differ(tmp_path: Path) -> None:
+    """Nothing is copied yet, so all rounds are trained again, and the tied gradients are added in another order."""
+    prepared, run_dir = job("decoder"), tmp_path / "run"
+    plan = cut(prepared.facts, 2)
+    result = survived(run_dir, plan, prepared, At(3, kill("d1")), first_copy_s=1e9)
+    assert_nothing_lost(run_dir, result)
+    lost, other = incidents(run_dir)
+    assert (lost.kind, lost.device) == ("lost", "d1")
+    assert lost.replayed_rounds >= 4
+    assert (other.kind, other.device) == ("inexact", None)
+    assert "is tied across a cut" in other.what
+    trained = {r.round: r for r in read(run_dir / RECORDS) if isinstance(r, RoundRecord)}  # the last time each was
+    written = [(entry.loss, entry.term) for entry in Ledger(run_dir / LEDGER).entries()]
+    assert [loss for loss, _ in written] == [trained[round].loss.hex() for round in range(ROUNDS)]
+    assert {term for _, term in written[other.round :]} == {trained[other.round].term}
 
 
 def test_a_member_of_a_group_vanishes_and_nothing_is_trained_again(tmp_path: Path) -> None:
