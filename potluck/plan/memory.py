@@ -52,7 +52,7 @@ class SpanBytes:
     tied: int  # of the trainable ones, shared with other stages
     buffers: int
     crossing: int  # per row: what enters and leaves, forward and backward, and feeds
-    stash: int  # per row: all that the blocks make
+    stash: int  # per row: all that the blocks make, of those that have a backward pass
     optimizer_slots: int
 
     @classmethod
@@ -67,7 +67,7 @@ class SpanBytes:
             tied=sum(b.trainable_bytes for b in (*borrowed, *lent)),
             buffers=sum(b.buffer_bytes for b in held),
             crossing=_crossing_bytes(facts, blocks),
-            stash=sum(b.stash_bytes for b in held),
+            stash=_stash_bytes(facts, blocks),
             optimizer_slots=facts.optimizer_slots,
         )
 
@@ -205,6 +205,12 @@ def _tied(facts: ModelFacts, blocks: tuple[int, int]) -> tuple[list[Block], list
         elif inside[0] and not all(inside):
             lent.add(owner)
     return [facts.blocks[i] for i in sorted(borrowed)], [facts.blocks[i] for i in sorted(lent)]
+
+
+def _stash_bytes(facts: ModelFacts, blocks: tuple[int, int]) -> int:
+    """Bytes per row that these blocks make for a backward pass; before the first that trains, there is none."""
+    back = {block for c in facts.crossings if c.gradient for block in (c.producer, *c.consumers)}
+    return sum(b.stash_bytes for b in facts.blocks[slice(*blocks)] if b.trainable_bytes or b.index in back)
 
 
 def _crossing_bytes(facts: ModelFacts, blocks: tuple[int, int]) -> int:

@@ -224,7 +224,7 @@ class Stations:
         again = f + member.profile.call_s / 2 if recompute else 0.0
         half_call_s = member.profile.call_s / 2
         f += messages * message_s + half_call_s
-        b += messages * message_s + half_call_s
+        b += ((in_back > 0) + (out_back > 0)) * message_s + half_call_s
         if copy is not None:
             f += rows * (in_out + out_out) / copy
             b += rows * (in_back + out_back) / copy

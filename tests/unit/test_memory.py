@@ -47,6 +47,15 @@ def test_frozen_weights_cost_no_gradient_and_no_optimizer_state() -> None:
     assert peak_bytes(plan, facts(1, optimizer_slots=2))["d0"].optimizer == 2000
 
 
+def test_blocks_before_the_first_that_is_trained_keep_nothing_for_a_backward_pass() -> None:
+    whole = facts(4, frozen=(0, 1, 2))
+    crossings = tuple(msgspec.structs.replace(c, gradient=c.producer >= 2) for c in whole.crossings)
+    front = msgspec.structs.replace(whole, crossings=crossings)  # the gradient of block 2's output is wanted, say
+    plan = Plan(micro_batch_size=5, micro_batches=1, stages=(stage((0, 4), a=1),))
+    assert peak_bytes(plan, whole)["a"].activations == 5 * 4000
+    assert peak_bytes(plan, front)["a"].activations == 5 * 2000
+
+
 def test_group_by_samples_stashes_its_rows_and_sums_gradients_beside_its_own() -> None:
     plan = Plan(micro_batch_size=8, micro_batches=4, stages=(stage((0, 2), "samples", a=5, b=3),))
     uses = peak_bytes(plan, facts(2))

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from benchmarks.exhaustive import every_shape
 from benchmarks.planner_instances import instance
@@ -55,6 +56,17 @@ def test_an_even_pipeline_without_wires_takes_micro_batches_and_stages_less_one(
     by_cost, by_events = seconds(even(stages, stages), shape, micro_batches, stages)
     assert by_cost == pytest.approx(3.0 * (micro_batches + stages - 1))
     assert by_events == pytest.approx(by_cost)
+
+
+def test_no_message_comes_back_to_a_frozen_stage() -> None:
+    profile = even(2, 2)
+    devices = tuple(replace(d, message_s=0.5) for d in profile.devices)
+    facts = chain_facts(2, frozen=(0,))
+    crossings = tuple(replace(c, gradient=False) for c in facts.crossings)
+    cost = CostModel(replace(facts, crossings=crossings), replace(profile, devices=devices), 4, 1)
+    line = cost.line(Shape.of([((p, p + 1), (f"d{p}",)) for p in range(2)], (2, 1)))
+    assert line is not None
+    assert [(s.forward_s, s.backward_s) for s in line] == [((1.5,), (2.0,))] * 2
 
 
 def test_depth_one_is_one_micro_batch_at_a_time() -> None:
