@@ -25,6 +25,12 @@ class Piece:
     updates: tuple[int, ...]  # positions in program.updates
 
 
+def has_backward(program: Program, piece: Piece) -> bool:
+    """Whether anything there needs a gradient: not before the first parameter that is trained."""
+    ends = (*piece.receives, *piece.sends, *piece.outputs)
+    return any(program.values[value].requires_grad for value in ends)
+
+
 class Carver:
     """Answers questions about cutting one program."""
 

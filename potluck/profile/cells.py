@@ -4,12 +4,21 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
 
 import msgspec
 
 from potluck.types import BlockProfile, Timing
 
 Cell = tuple[int, int]  # block, rows
+
+
+class BlockSize(NamedTuple):
+    """What is known of a block that was not measured."""
+
+    work: float  # its time goes by that
+    trainable_bytes: int  # and its update by these: frozen parameters have none
+    has_backward: bool  # else its backward takes no time, and it keeps nothing
 
 
 def row_counts(micro_batch: int) -> tuple[int, ...]:
@@ -39,12 +48,12 @@ def fill(
     measured: Mapping[Cell, Timing],
     updates: Mapping[int, float],
     rows: Sequence[int],
-    sizes: Sequence[float],
+    sizes: Sequence[BlockSize],
 ) -> tuple[BlockProfile, ...]:
     """Every block at every row count; what was not measured is estimated from what was, and says so.
 
     A block's own other row counts come first, scaled as other blocks of the device scale between the two. A block of
-    which nothing is known takes as long as measured ones do, in proportion to `sizes`.
+    which nothing is known takes as long as measured ones do, in proportion to its size.
     """
     if not measured:
         raise ValueError("nothing was measured at all")
@@ -56,24 +65,25 @@ def fill(
         for count in ascending:
             if count not in own:
                 known[block, count] = _estimate(own, count, measured, sizes[block], rates)
-    per_size = _ratio([(updates[b], sizes[b]) for b in updates])
+    per_byte = _ratio([(updates[b], sizes[b].trainable_bytes) for b in updates])
     return tuple(
         BlockProfile(
             timings=tuple(known[block, count] for count in ascending),
-            update_s=updates.get(block, per_size * sizes[block]),
+            update_s=updates.get(block, per_byte * sizes[block].trainable_bytes),
         )
         for block in range(len(sizes))
     )
 
 
 _FIGURES = ("forward_s", "backward_s", "kept_bytes", "working_bytes")
+_OF_BACKWARD = ("backward_s", "kept_bytes")
 
 
 def _estimate(
-    own: Mapping[int, Timing], rows: int, measured: Mapping[Cell, Timing], size: float, rates: Mapping[str, float]
+    own: Mapping[int, Timing], rows: int, measured: Mapping[Cell, Timing], size: BlockSize, rates: Mapping[str, float]
 ) -> Timing:
     if not own:
-        values = {what: rates[what] * size * rows for what in _FIGURES}
+        values = {what: rates[what] * size.work * rows if _has(size, what) else 0.0 for what in _FIGURES}
     else:
         below = max((r for r in own if r < rows), default=None)
         above = min((r for r in own if r > rows), default=None)
@@ -106,12 +116,18 @@ def _scale(measured: Mapping[Cell, Timing], given: int, wanted: int) -> float:
     return statistics.median(ratios) if ratios else wanted / given
 
 
-def _rates(measured: Mapping[Cell, Timing], sizes: Sequence[float]) -> dict[str, float]:
-    """Of each figure, how much measured blocks have per row and unit of size."""
-    return {
-        what: _ratio([(getattr(cell, what), sizes[block] * rows) for (block, rows), cell in measured.items()])
-        for what in _FIGURES
-    }
+def _has(size: BlockSize, what: str) -> bool:
+    return size.has_backward or what not in _OF_BACKWARD
+
+
+def _rates(measured: Mapping[Cell, Timing], sizes: Sequence[BlockSize]) -> dict[str, float]:
+    """Of each figure, how much measured blocks that have it have per row and unit of work."""
+
+    def rate(what: str) -> float:
+        having = [(block, rows) for block, rows in measured if _has(sizes[block], what)]
+        return _ratio([(getattr(measured[block, rows], what), sizes[block].work * rows) for block, rows in having])
+
+    return {what: rate(what) for what in _FIGURES}
 
 
 def _ratio(pairs: Sequence[tuple[float, float]]) -> float:

@@ -106,15 +106,16 @@ class Bench:
         """Mean seconds of forward and of backward, run `count` times in a row at the emulated speed."""
         feeds, received, seeds = self.inputs(rows)
         where, rig, runner = Rows(0, 0, 0, rows), self._rig, self.runner
-        forward, backward = _Watch(rig), _Watch(rig)
+        forward, backward, backs = _Watch(rig), _Watch(rig), runner.has_backward
         rig.wait()
         with Throttle(rig.speed):
             began = time.perf_counter()
             for _ in range(count):
                 with forward:
                     runner.forward(where, feeds, received, 1.0)
-                with backward:
-                    runner.backward(0, seeds)
+                if backs:
+                    with backward:
+                        runner.backward(0, seeds)
             rig.wait()
             took = time.perf_counter() - began
         if rig.pace is not None:
@@ -173,6 +174,7 @@ class Bench:
         """Bytes kept between forward and backward, and most that are alive beside them.
 
         What was received counts here; what is sent, where it is received: inside a longer stage it is one tensor.
+        Where nothing needs a gradient, only feeds are kept, in case the round is tried again.
         """
         feeds, received, seeds = self.inputs(rows)
         runner = self.runner
@@ -187,14 +189,16 @@ class Bench:
             arriving = runner.backward(0, seeds)
             working = counted.peak - made
             del arriving
+        if not runner.has_backward:
+            return storage_bytes(feeds.values()), storage_bytes(received.values()) + counted.peak
         return max(0, made - passed_on) + storage_bytes([*feeds.values(), *received.values()]), max(0, working)
 
 
 def _pass_on(piece: Piece, rig: Rig) -> Piece:
     """A piece that does nothing: it hands on what it receives, as a block does with one tensor."""
     values = rig.programs.train.values
-    crossing = next((v for v in rig.piece(0).sends if values[v].requires_grad), None)
-    ends = () if crossing is None else (crossing,)
+    sent = [v for block in range(rig.programs.train.block_count) for v in rig.piece(block).sends]
+    ends = tuple(sorted(sent, key=lambda v: not values[v].requires_grad)[:1])
     return replace(piece, receives=ends, sends=ends)
 
 

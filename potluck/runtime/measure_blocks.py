@@ -10,8 +10,10 @@ from dataclasses import dataclass, field
 from msgspec.structs import replace
 
 from potluck.errors import DeviceError
+from potluck.model.blocks import value_bytes
+from potluck.model.carve import has_backward
 from potluck.model.kernels import channels_last
-from potluck.profile.cells import Cell, cell_order, fill, middle_mean, only
+from potluck.profile.cells import BlockSize, Cell, cell_order, fill, middle_mean, only
 from potluck.profile.signature import signature
 from potluck.runtime.bench import Bench, LateParts, Rig
 from potluck.types import BlockProfile, Timing
@@ -70,11 +72,18 @@ def measure_blocks(
     }
     updates = {block: found.updates[twin] for block, twin in enumerate(twins) if twin in found.updates}
     late = {block: found.late[twin] for block, twin in enumerate(twins) if twin in found.late}
-    filled = fill(cells, updates, rows, sizes)
+    filled = fill(cells, updates, rows, [_size(rig, block, work) for block, work in enumerate(sizes)])
     profiles = tuple(
         _late(profile, late[block], rows[0]) if block in late else profile for block, profile in enumerate(filled)
     )
     return profiles, sum(_typical(found.calls)) if found.calls else 0.0
+
+
+def _size(rig: Rig, block: int, work: float) -> BlockSize:
+    program, piece = rig.programs.train, rig.piece(block)
+    trains = [s.id for s in program.sources if s.trainable and s.name in piece.parameters]
+    trainable_bytes = sum(value_bytes(program.values[value], 1) for value in trains)
+    return BlockSize(work, trainable_bytes, has_backward(program, piece))
 
 
 def _late(profile: BlockProfile, parts: LateParts, rows: int) -> BlockProfile:

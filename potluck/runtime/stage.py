@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from potluck.model.carve import Carver
+from potluck.model.carve import Carver, has_backward
 from potluck.model.interpret import Code, Context, Registers
 from potluck.model.kernels import leaks
 from potluck.model.late_weights import Owed, owed_bytes, pay
@@ -40,7 +40,7 @@ class Stash:
 
     arriving: dict[int, torch.Tensor | None]  # gradients of what was received, once the backward has run
     tapped: dict[int, torch.Tensor]  # what was received, where its gradient adds up
-    sent: dict[int, torch.Tensor]
+    sent: dict[int, torch.Tensor]  # what a gradient comes back for
     loss: torch.Tensor | None
     scale: float
     owed: list[Owed]  # weight gradients that the backward has put off
@@ -99,11 +99,12 @@ class StageRunner:
         device: torch.device, carvers: tuple[Carver, Carver] | None = None, *, recompute: bool = False,
         late_weights: bool = False,
     ) -> None:  # fmt: skip
-        self.device, self.seed, self.recompute, self.late_weights = device, seed, recompute, late_weights
+        self.device, self.seed, self.late_weights = device, seed, late_weights
         self.train, self.eval = programs.train, programs.eval
         train, evaluate = carvers or (Carver(self.train), Carver(self.eval))
         self.piece = train.piece(*self.train.block_range(*blocks))
         self.eval_piece = evaluate.piece(*self.eval.block_range(*blocks))
+        self.recompute = recompute and self.has_backward
         keep = {*self.piece.sends, *self.piece.outputs, *(self.train.updates[i].value for i in self.piece.updates)}
         self._leaks = leaks(self.train, device)
         self._code = Code(self.train, self.piece.nodes, keep, device)
@@ -127,6 +128,11 @@ class StageRunner:
         self._templates: dict[str, tuple[Registers, list[tuple[int, str]]]] = {
             program.mode: self._template(program, code) for program, code in codes
         }
+
+    @property
+    def has_backward(self) -> bool:
+        """Whether its backward has anything to do."""
+        return has_backward(self.train, self.piece)
 
     @property
     def can_put_off(self) -> bool:
@@ -173,7 +179,7 @@ class StageRunner:
             self._kept[rows.micro_batch] = Kept(rows, dict(feeds), dict(received), buffers, loss, scale)
         else:
             self._stashes[rows.micro_batch] = stash
-        return {v: t.detach() for v, t in stash.sent.items()}
+        return {v: registers[v].detach() for v in self.piece.sends}
 
     def _run(
         self, rows: Rows, feeds: Mapping[int, torch.Tensor], received: Mapping[int, torch.Tensor],
@@ -194,7 +200,7 @@ class StageRunner:
         draw = Draw(self.seed, rows.round, rows.micro_batch, rows.start)
         owed: list[Owed] = []
         self._code.run(registers, Context(rows.count, draw, self.device, owed if self.late_weights else None))
-        sent = {v: registers[v] for v in self.piece.sends}
+        sent = {v: registers[v] for v in self.piece.sends if registers[v].requires_grad}
         loss = registers[self.piece.outputs[0]] if self.piece.outputs else None
         if loss is not None and scale == 0:  # no row counts (all padding): a mean over nothing is NaN
             loss = torch.zeros_like(loss)
@@ -222,7 +228,7 @@ class StageRunner:
         seeds: list[torch.Tensor] = []
         for value, tensor in (*stash.sent.items(), *stash.tapped.items()):  # a root's gradient is added first
             gradient = gradients.get(value)
-            if gradient is not None and tensor.requires_grad:
+            if gradient is not None:
                 roots.append(tensor)
                 seeds.append(gradient)
         if stash.loss is not None and stash.loss.requires_grad:

@@ -4,12 +4,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from potluck.profile.cells import cell_order, fill, middle_mean, only, row_counts, scaled
+from potluck.profile.cells import BlockSize, cell_order, fill, middle_mean, only, row_counts, scaled
 from potluck.types import BlockProfile, Timing
 
 
 def timing(rows: int, step_s: float, kept: int = 100) -> Timing:
     return Timing(rows=rows, forward_s=step_s / 3, backward_s=2 * step_s / 3, kept_bytes=kept, working_bytes=10)
+
+
+def sizes(*work: float) -> list[BlockSize]:
+    """Of blocks that are trained, with a byte of parameters for each unit of work."""
+    return [BlockSize(each, int(each), True) for each in work]
 
 
 def step_s(block: BlockProfile, rows: int) -> float:
@@ -32,35 +37,51 @@ def test_every_block_has_its_main_cell_before_any_has_another():
 
 def test_measured_cells_stay_as_they_are():
     cells = {(0, 8): timing(8, 0.8), (1, 8): timing(8, 1.6)}
-    filled = fill(cells, {0: 0.1, 1: 0.2}, (8,), [1.0, 2.0])
+    filled = fill(cells, {0: 0.1, 1: 0.2}, (8,), sizes(1.0, 2.0))
     assert [only(block, 8) for block in filled] == [cells[0, 8], cells[1, 8]]
     assert [block.update_s for block in filled] == [0.1, 0.2]
 
 
 def test_between_two_measured_row_counts_a_line_is_drawn():
     cells = {(0, 2): timing(2, 1.0), (0, 8): timing(8, 4.0)}
-    cell = only(fill(cells, {}, (8, 2, 4), [1.0])[0], 4)
+    cell = only(fill(cells, {}, (8, 2, 4), sizes(1.0))[0], 4)
     assert cell.forward_s + cell.backward_s == pytest.approx(2.0)
     assert not cell.measured
 
 
 def test_beyond_what_a_block_knows_it_scales_as_the_others_do():
     cells = {(0, 8): timing(8, 4.0), (0, 2): timing(2, 2.0), (1, 8): timing(8, 1.0, kept=800)}
-    filled = fill(cells, {}, (8, 2), [1.0, 1.0])
+    filled = fill(cells, {}, (8, 2), sizes(1.0, 1.0))
     assert step_s(filled[1], 2) == pytest.approx(0.5)  # block 0 halves from 8 to 2, not a quarter
     assert only(filled[1], 2).kept_bytes == 200  # memory goes by rows
 
 
 def test_a_block_never_reached_takes_time_by_its_size():
     cells = {(0, 8): timing(8, 1.0)}
-    filled = fill(cells, {0: 0.1}, (8, 2), [1.0, 3.0])
+    filled = fill(cells, {0: 0.1}, (8, 2), sizes(1.0, 3.0))
     assert step_s(filled[1], 8) == pytest.approx(3.0)
     assert filled[1].update_s == pytest.approx(0.3)
     assert not any(cell.measured for cell in filled[1].timings)
 
 
+def test_a_frozen_block_that_was_not_measured_has_no_update_no_backward_and_keeps_nothing():
+    cells = {(0, 8): timing(8, 1.0)}
+    last = fill(cells, {0: 0.1}, (8,), [BlockSize(1.0, 1, True), BlockSize(3.0, 0, False)])[1]
+    assert last.update_s == 0
+    assert only(last, 8).forward_s == pytest.approx(1.0)
+    assert (only(last, 8).backward_s, only(last, 8).kept_bytes) == (0, 0)
+
+
+def test_what_frozen_blocks_do_not_have_says_nothing_of_blocks_that_are_trained():
+    frozen = Timing(rows=8, forward_s=1.0, backward_s=0.0, kept_bytes=0, working_bytes=10)
+    sizes = [BlockSize(1.0, 0, False), BlockSize(1.0, 1, True), BlockSize(1.0, 1, True)]
+    last = fill({(0, 8): frozen, (1, 8): timing(8, 3.0)}, {}, (8,), sizes)[2]
+    assert only(last, 8).backward_s == pytest.approx(2.0)
+    assert only(last, 8).kept_bytes == 100
+
+
 def test_rows_ascend_in_every_block():
-    filled = fill({(0, 8): timing(8, 1.0)}, {}, (8, 4, 2, 16), [1.0])
+    filled = fill({(0, 8): timing(8, 1.0)}, {}, (8, 4, 2, 16), sizes(1.0))
     assert [cell.rows for cell in filled[0].timings] == [2, 4, 8, 16]
 
 
@@ -71,7 +92,7 @@ def test_rows_ascend_in_every_block():
 )
 def test_whatever_was_measured_every_cell_is_filled_with_a_time(found):
     cells = {(block, rows): timing(rows, seconds) for (block, rows), seconds in found.items()}
-    filled = fill(cells, {}, (8, 4, 2, 16), [1.0, 2.0, 3.0, 4.0, 5.0])
+    filled = fill(cells, {}, (8, 4, 2, 16), sizes(1.0, 2.0, 3.0, 4.0, 5.0))
     assert all(len(block.timings) == 4 for block in filled)
     assert all(cell.forward_s > 0 and cell.backward_s > 0 for block in filled for cell in block.timings)
     assert sum(cell.measured for block in filled for cell in block.timings) == len(cells)

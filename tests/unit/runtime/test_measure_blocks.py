@@ -34,11 +34,18 @@ class Block(nn.Module):
         return result
 
 
-def words(depth: int = 4) -> PreparedJob:
-    """A small language model: integer feeds, equal blocks, a tied weight left out."""
+def layers(depth: int, frozen: int) -> nn.Sequential:
+    found = [nn.Embedding(20, 16), *(Block() for _ in range(depth)), nn.Linear(16, 20)]
+    for layer in found[:frozen]:
+        layer.requires_grad_(False)
+    return nn.Sequential(*found)
+
+
+def words(depth: int = 4, frozen: int = 0) -> PreparedJob:
+    """A small language model: integer feeds, equal blocks, a tied weight left out; its first layers may be frozen."""
     tokens = torch.randint(0, 20, (16, 8), generator=torch.Generator().manual_seed(0))
     job = potluck.Job(
-        model=lambda: nn.Sequential(nn.Embedding(20, 16), *(Block() for _ in range(depth)), nn.Linear(16, 20)),
+        model=lambda: layers(depth, frozen),
         loss=lambda out, labels: nn.functional.cross_entropy(out.flatten(0, 1), labels.flatten()),
         optimizer=potluck.Adam(lr=0.01),
         data=(tokens, tokens.roll(-1, 1)),
@@ -60,6 +67,13 @@ def rig_of(prepared: PreparedJob, speed: float = 1.0) -> Rig:
 def prepared() -> PreparedJob:
     torch.set_num_threads(1)
     return words()
+
+
+@pytest.fixture(scope="module")
+def frozen() -> PreparedJob:
+    """All but the last layer and the one before it."""
+    torch.set_num_threads(1)
+    return words(frozen=4)
 
 
 def sizes(prepared: PreparedJob) -> list[float]:
@@ -93,6 +107,61 @@ def test_time_is_kept_whatever_the_device(prepared):
     cells = [cell for block in blocks for cell in block.timings]
     assert not all(cell.measured for cell in cells)
     assert all(cell.forward_s >= 0 and cell.kept_bytes >= 0 for cell in cells)
+
+
+def test_what_is_frozen_takes_no_update_and_no_backward_and_keeps_nothing(frozen: PreparedJob) -> None:
+    blocks, _ = measure_blocks(rig_of(frozen), (ROWS, 2), 8.0, sizes(frozen))
+    trains = [block.trainable_bytes > 0 for block in frozen.facts.blocks]
+    first = trains.index(True)
+    assert first > 2
+    assert [block.update_s > 0 for block in blocks] == trains
+    assert {cell.backward_s for block in blocks[:first] for cell in block.timings} == {0.0}
+    assert {cell.kept_bytes for block in blocks[1:first] for cell in block.timings} == {0}
+    tokens = ROWS * 8 * 8  # they are kept until the verdict, in case the round is tried again
+    assert only(blocks[0], ROWS).kept_bytes == tokens
+    assert only(blocks[first], ROWS).kept_bytes > 0
+
+
+def test_a_block_that_nobody_reached_costs_an_update_only_if_it_is_trained(
+    frozen: PreparedJob, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rig = rig_of(frozen)
+    last = set(rig.piece(rig.programs.train.block_count - 1).parameters)
+
+    def small_ones(bench: Bench, rows: int, count: int) -> tuple[float, float]:
+        if set(bench.runner.parameters) <= last:  # nothing at all, too
+            return 1.0, 2.0
+        raise MemoryError("too large")
+
+    monkeypatch.setattr(Bench, "chunk", small_ones)
+    blocks, _ = measure_blocks(rig, (ROWS,), 4.0, sizes(frozen))
+    assert [b.update_s > 0 for b in blocks] == [b.trainable_bytes > 0 for b in frozen.facts.blocks]
+
+
+def test_a_backward_that_has_nothing_to_do_is_not_run(frozen: PreparedJob, monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = Bench(rig_of(frozen), 1)
+    monkeypatch.setattr(bench.runner, "backward", None)
+    assert bench.chunk(ROWS, 3)[1] == 0
+
+
+@pytest.mark.parametrize("recompute", [False, True])
+def test_a_stage_without_backward_keeps_nothing_it_sent_and_runs_no_forward_again(
+    frozen: PreparedJob, recompute: bool
+) -> None:
+    rig = rig_of(frozen)
+    stage = Bench(rig, (0, 2))
+    feeds, received, _ = stage.inputs(ROWS)
+    state = stage.runner.state()
+    runner = StageRunner(rig.programs, (0, 2), state, frozen.optimizer, 0, rig.device, rig.carvers, recompute=recompute)
+    there = [*feeds.values(), *runner.parameters.values(), *runner.buffers.values()]
+    with StorageMeter(there) as kept:
+        sent = runner.forward(Rows(0, 0, 0, ROWS), feeds, received, 1.0)
+        assert kept.now == sum(t.nbytes for t in sent.values())
+        del sent
+        assert kept.now == 0
+    with StorageMeter(there) as again:
+        assert runner.backward(0, {}) == {}
+        assert again.peak == 0
 
 
 def test_a_slower_device_takes_longer(prepared):
