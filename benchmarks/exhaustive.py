@@ -7,8 +7,8 @@ from itertools import combinations, pairwise, product
 
 import numpy as np
 
-from potluck.plan.cost import CostModel, Line, Shape
-from potluck.plan.edges import Pair
+from potluck.plan.cost import CostModel, Shape, StationLine
+from potluck.plan.edges import StagePair
 
 _BATCH = 1_000  # plans judged at once
 
@@ -20,7 +20,7 @@ def every_shape(devices: tuple[str, ...], blocks: int) -> Iterator[Shape]:
             yield Shape(stages, depths, (False,) * len(stages))
 
 
-def _splits(devices: tuple[str, ...], blocks: int) -> Iterator[tuple[tuple[Pair, tuple[str, ...]], ...]]:
+def _splits(devices: tuple[str, ...], blocks: int) -> Iterator[tuple[tuple[StagePair, tuple[str, ...]], ...]]:
     for stages in range(1, min(len(devices), blocks) + 1):
         cut_choices = list(combinations(range(1, blocks), stages - 1))
         for homes in product(range(stages + 1), repeat=len(devices)):
@@ -42,14 +42,14 @@ def _depths(choices: Sequence[Sequence[int]]) -> Iterator[tuple[int, ...]]:
             yield depths
 
 
-def best_of_all(cost: CostModel) -> tuple[float, Line | None]:
+def best_of_all(cost: CostModel) -> tuple[float, StationLine | None]:
     """Seconds and stations of the fastest plan that fits, by the cost model.
 
     A plan is passed over when its busiest device alone computes for longer than the best plan so far takes.
     """
     best, winner = float("inf"), None
     busy: dict[int, float] = {}  # of a station; the cost model keeps all of them
-    lines: list[Line] = []
+    lines: list[StationLine] = []
 
     def judge() -> None:
         nonlocal best, winner
@@ -59,7 +59,7 @@ def best_of_all(cost: CostModel) -> tuple[float, Line | None]:
             best, winner = float(seconds[place]), lines[place]
         lines.clear()
 
-    def quick(blocks: Pair, devices: tuple[str, ...], depth: int) -> bool:
+    def quick(blocks: StagePair, devices: tuple[str, ...], depth: int) -> bool:
         station = cost.stations.best(blocks, devices, depth)
         if station is None:
             return False
@@ -80,7 +80,7 @@ def best_of_all(cost: CostModel) -> tuple[float, Line | None]:
     return best, winner
 
 
-def all_that_fit(cost: CostModel) -> Iterator[Line]:
+def all_that_fit(cost: CostModel) -> Iterator[StationLine]:
     """Every plan that fits."""
     for shape in every_shape(tuple(cost.tables.devices), len(cost.facts.blocks)):
         line = cost.line(shape)

@@ -24,14 +24,14 @@ from potluck.plan.tables import Tables
 from potluck.runtime.live_fleet import LiveFleet
 from potluck.runtime.options import Options
 from potluck.runtime.prepare import PreparedJob, prepare_job
-from potluck.runtime.profiling import ProfileSettings, profile_fleet
+from potluck.runtime.profiling import MeasuringTime, profile_fleet
 from potluck.runtime.run import run_on
 from potluck.types import DeviceSpec, Fleet, Plan, Profile
 
 QUICK_ROUNDS, FULL_ROUNDS = 4, 5  # the first two do not count
 MEMORY_ROUNDS = 2
 OURS = "potluck"
-PROFILING = ProfileSettings(seconds=6.5, network_seconds=2.0)
+PROFILING = MeasuringTime(seconds=6.5, network_seconds=2.0)
 
 
 @dataclass(frozen=True)
@@ -162,7 +162,7 @@ def memory_ratios() -> dict[str, Any]:
     for setting in MEMORY:
         prepared = prepared_job(setting.model, MEMORY_ROUNDS)
         with LiveFleet(setting.fleet, Options(timeout_s=120)) as live:
-            profile = profile_fleet(live, prepared, ProfileSettings(seconds=6.0, network_seconds=0.5))
+            profile = profile_fleet(live, prepared, MeasuringTime(seconds=6.0, network_seconds=0.5))
         for planner in setting.planners:
             plan = plan_by(planner, prepared, profile)
             if plan is None:

@@ -24,7 +24,7 @@ class Unexpected(PotluckError):
     """An error nobody foresaw; the message says where its traceback is."""
 
 
-class Interrupted(PotluckError):
+class StoppedByUser(PotluckError):
     """Ctrl-C, or a request of the system, ended it at once."""
 
     exit_code = EXIT_INTERRUPTED
@@ -69,7 +69,7 @@ def traceback_kept(folder: Callable[[], Path | None] = lambda: None) -> Iterator
             traceback.print_exc()
         raise
     except KeyboardInterrupt:
-        raise Interrupted("interrupted") from None
+        raise StoppedByUser("interrupted") from None
     except Exception as error:
         if debugging():
             raise

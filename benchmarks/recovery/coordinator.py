@@ -25,7 +25,7 @@ from potluck.control.cluster_words import Event, Order, Written
 from potluck.runtime.live_fleet import LiveFleet
 from potluck.runtime.options import Options
 from potluck.runtime.prepare import PreparedJob, prepare_job
-from potluck.runtime.profiling import ProfileSettings, profile_fleet
+from potluck.runtime.profiling import MeasuringTime, profile_fleet
 from potluck.runtime.run import run_on
 from potluck.runtime.train import interrupted, terms_before
 from potluck.types import Plan, Profile
@@ -50,7 +50,7 @@ def profile_of(live: LiveFleet, prepared: PreparedJob, file: Path) -> Profile:
     """The profile in a file, measured now if there is none yet: it is the same for every run of a model."""
     if file.exists():
         return msgspec.json.decode(file.read_bytes(), type=Profile)
-    profile = profile_fleet(live, prepared, ProfileSettings(seconds=2.0, timeout_s=TIMEOUT_S))
+    profile = profile_fleet(live, prepared, MeasuringTime(seconds=2.0, timeout_s=TIMEOUT_S))
     file.write_bytes(msgspec.json.encode(profile))
     return profile
 

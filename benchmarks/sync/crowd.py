@@ -22,7 +22,7 @@ from benchmarks.picture import document
 from benchmarks.sync.curves import PUSH_S, SPEEDS, STEP_S
 from potluck.paramserver.policies import choose
 from potluck.simulate.problem import Problem
-from potluck.simulate.sync import Fleet, Simulation
+from potluck.simulate.sync import Crowd, Simulation
 
 POLICIES = ("adsp", "ours", "local", "bsp")
 WORKERS = (10, 100, 1_000, 10_000)
@@ -67,7 +67,7 @@ PANELS = (
 def found(policy: str, workers: int) -> Found:
     """One run."""
     speeds = itertools.islice(itertools.cycle(SPEEDS), workers)
-    fleet = Fleet(tuple(STEP_S / speed for speed in speeds), push_s=PUSH_S)
+    fleet = Crowd(tuple(STEP_S / speed for speed in speeds), push_s=PUSH_S)
     chosen = choose(policy).policy(max(fleet.step_s))
     outcome = Simulation(chosen, fleet, Problem.of(), 0).run(min(SECONDS, LONGEST / workers), looks=1)
     return Found(outcome.busy, outcome.served, outcome.staleness)

@@ -21,7 +21,7 @@ import click
 from benchmarks.picture import document
 from potluck.paramserver.policies import choose
 from potluck.simulate.problem import Problem
-from potluck.simulate.sync import Fleet, Simulation
+from potluck.simulate.sync import Crowd, Simulation
 
 POLICIES = ("bsp", "ssp", "local", "adacomm", "adsp", "ours")
 STEP_S = 0.1  # of a worker of speed 1
@@ -59,7 +59,7 @@ def reached_s(
     policy: str, speeds: Sequence[float], push_s: float, seed: int, outer_momentum: float | None = None
 ) -> float | None:
     """When a policy is down to the target, in one run."""
-    fleet = Fleet(tuple(STEP_S / speed for speed in speeds), push_s=push_s)
+    fleet = Crowd(tuple(STEP_S / speed for speed in speeds), push_s=push_s)
     chosen = choose(policy).policy(max(fleet.step_s))
     if outer_momentum is not None:
         chosen.outer_momentum = outer_momentum

@@ -13,7 +13,7 @@ from potluck.metrics.records import RECORDS, PushRecord, RecordLog
 from potluck.paramserver.server import ParameterServer, Reply
 from potluck.recover import checkpoint
 from potluck.runtime.push_words import PushWords
-from potluck.runtime.saver import Saver
+from potluck.runtime.saver import SnapshotWriter
 from potluck.runtime.serving import Serving
 
 
@@ -24,7 +24,7 @@ class PairsKeeping:
         self._folder, self._records, self._lock = folder, RecordLog(folder / RECORDS), threading.Lock()
         self.pushes = self.snapshots = 0
         self.problems: list[str] = []  # of any thread
-        self._saver: Saver | None = None
+        self._saver: SnapshotWriter | None = None
 
     def save(self, version: int, tensors: Mapping[str, torch.Tensor], velocity: Mapping[str, torch.Tensor]) -> None:
         """A snapshot, on disk when this returns."""
@@ -61,7 +61,7 @@ class PairsKeeping:
 
     def serve(self, server: ParameterServer, serving: Serving) -> None:
         """Saves from now on, whenever somebody's pushes are not in a snapshot yet."""
-        self._saver = Saver(server, serving.save, self.failed, self.failed)
+        self._saver = SnapshotWriter(server, serving.save, self.failed, self.failed)
 
     def close(self) -> None:
         """Ends it."""

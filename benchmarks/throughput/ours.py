@@ -34,7 +34,7 @@ from potluck.profile.store import Store
 from potluck.runtime.live_fleet import LiveFleet
 from potluck.runtime.options import Options
 from potluck.runtime.prepare import PreparedJob, prepare_job
-from potluck.runtime.profiling import ProfileSettings, profile_fleet
+from potluck.runtime.profiling import MeasuringTime, profile_fleet
 from potluck.runtime.trying import Tries, a_few_rounds, try_plans
 from potluck.types import Plan, Profile
 
@@ -76,7 +76,7 @@ class Trials:
     def __init__(self, live: LiveFleet, request: Request, store: Store) -> None:
         self._live, self._request = live, request
         self._prepared = prepared(request.model, request.batch, request.micro_batch or PROFILED_ROWS)
-        settings = ProfileSettings(
+        settings = MeasuringTime(
             seconds=request.profile_s, network_seconds=NETWORK_S, store=store, timeout_s=TIMEOUT_S, note=say
         )
         self._profile = profile_fleet(live, self._prepared, settings)

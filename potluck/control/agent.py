@@ -61,9 +61,9 @@ from potluck.wire.messages import (
     Verdict,
 )
 
-Phase = Literal["idle", "preparing", "training", "halted", "over"]
+AgentPhase = Literal["idle", "preparing", "training", "halted", "over"]
 Busy = Literal["assembling", "training", "reporting", "evaluating", "measuring"]
-Step = tuple["AgentState", list[AgentOrder]]
+AgentStep = tuple["AgentState", list[AgentOrder]]
 
 
 class AgentState(Value, frozen=True, kw_only=True):
@@ -71,7 +71,7 @@ class AgentState(Value, frozen=True, kw_only=True):
 
     me: str
     patient: bool = True  # holds what it has when the coordinator is gone
-    phase: Phase = "idle"
+    phase: AgentPhase = "idle"
     force: Prepare | None = None  # the plan in force, or being prepared
     abandoned: int = -1  # the newest term that was given up
     live: Held | None = None  # the state that is trained
@@ -96,7 +96,7 @@ class AgentState(Value, frozen=True, kw_only=True):
         return (*(() if self.live is None else (self.live,)), *self.copies)
 
 
-def agent_transition(state: AgentState, event: AgentEvent) -> Step:
+def agent_transition(state: AgentState, event: AgentEvent) -> AgentStep:
     """The next state, and what is to be done. Whatever does not belong to the phase or the term changes nothing."""
     if state.phase == "over":
         return state, []
@@ -129,7 +129,7 @@ def agent_transition(state: AgentState, event: AgentEvent) -> Step:
             return _done(state, event)
 
 
-def _prepare(state: AgentState, event: Prepare) -> Step:
+def _prepare(state: AgentState, event: Prepare) -> AgentStep:
     if state.force is not None and state.force.run != event.run:
         state = replace(state, live=None, copies=(), abandoned=-1, force=None)
     if event.term <= max(state.abandoned, state.term) or state.busy == "assembling":
@@ -140,7 +140,9 @@ def _prepare(state: AgentState, event: Prepare) -> Step:
     return state, [Assemble(prepare=event)]
 
 
-def _done(state: AgentState, event: Assembled | Applied | Reported | Refused | Evaluated | Surveyed | GaveUp) -> Step:
+def _done(
+    state: AgentState, event: Assembled | Applied | Reported | Refused | Evaluated | Surveyed | GaveUp
+) -> AgentStep:
     """Nothing is under way any more; what was asked meanwhile is answered, or the next thing begun."""
     orders: list[AgentOrder] = []
     # A plan may have come meanwhile, which is put together next.
@@ -174,7 +176,7 @@ def _done(state: AgentState, event: Assembled | Applied | Reported | Refused | E
     return state, orders
 
 
-def _assembled(state: AgentState, event: Assembled) -> Step:
+def _assembled(state: AgentState, event: Assembled) -> AgentStep:
     force = state.force
     if force is None or event.term != force.term or state.phase != "preparing":
         return state, []
@@ -188,7 +190,7 @@ def _assembled(state: AgentState, event: Assembled) -> Step:
     return state, [TrainState(held=live), Keep(copies=copies), said]
 
 
-def _next(state: AgentState) -> Step:
+def _next(state: AgentState) -> AgentStep:
     if state.busy is not None or not state.begun:
         return state, []
     work, begun = state.begun[0], state.begun[1:]
@@ -202,7 +204,7 @@ def _next(state: AgentState) -> Step:
     return state, [*keep, Train(begin=work)]
 
 
-def _reports(state: AgentState, event: Reports) -> Step:
+def _reports(state: AgentState, event: Reports) -> AgentStep:
     if isinstance(event.ready, Committed):
         return state, [Tell(message=event.ready)]
     current = state.current
@@ -211,12 +213,12 @@ def _reports(state: AgentState, event: Reports) -> Step:
     return replace(state, reported=True), [Tell(message=event.ready)]
 
 
-def _verdict(state: AgentState, event: Verdict) -> Step:
+def _verdict(state: AgentState, event: Verdict) -> AgentStep:
     expected = state.current is not None and state.reported and event.round == state.current.round
     return state, [Decide(verdict=event)] if expected and state.phase == "training" else []
 
 
-def _applied(state: AgentState, event: Applied) -> Step:
+def _applied(state: AgentState, event: Applied) -> AgentStep:
     """The state that is trained is of one more round, also if the term was given up meanwhile."""
     current, live = state.current, state.live
     if live is None or current is None or current.round != event.round:
@@ -232,7 +234,7 @@ def _applied(state: AgentState, event: Applied) -> Step:
     return state, orders
 
 
-def _copied(state: AgentState, event: Copied) -> Step:
+def _copied(state: AgentState, event: Copied) -> AgentStep:
     """A copy of the term in force is kept, and told; one of a term that is over came too late."""
     if event.held.term != state.term or state.phase != "training":
         return state, [Keep(copies=state.copies)]
@@ -240,7 +242,7 @@ def _copied(state: AgentState, event: Copied) -> Step:
     return state, [Tell(message=Stored(held=event.held, cost_s=event.cost_s))]
 
 
-def _abandon(state: AgentState, event: Abandon) -> Step:
+def _abandon(state: AgentState, event: Abandon) -> AgentStep:
     state = replace(
         state, phase="halted", abandoned=max(state.abandoned, event.term), begun=(), sought=False, answer=event.term
     )
@@ -251,7 +253,7 @@ def _abandon(state: AgentState, event: Abandon) -> Step:
     return replace(state, answer=None), [Tell(message=Holding(term=event.term, states=state.inventory))]
 
 
-def _coordinator_gone(state: AgentState, event: CoordinatorGone) -> Step:
+def _coordinator_gone(state: AgentState, event: CoordinatorGone) -> AgentStep:
     """Whoever holds nothing has nothing to wait for."""
     if not state.patient or not (state.inventory or state.works):
         words = "; nothing is held here: join again when it is back" if state.patient else ""
@@ -261,14 +263,14 @@ def _coordinator_gone(state: AgentState, event: CoordinatorGone) -> Step:
     return state, [*orders, Seek(why=event.why)]
 
 
-def _stop(state: AgentState, event: Stop) -> Step:
+def _stop(state: AgentState, event: Stop) -> AgentStep:
     state = replace(state, stop=event, begun=())
     if state.busy is None:
         return _over(state, event, [])
     return state, [] if event.in_order else [Cancel(reason=event.reason)]
 
 
-def _over(state: AgentState, stop: Stop, orders: list[AgentOrder]) -> Step:
+def _over(state: AgentState, stop: Stop, orders: list[AgentOrder]) -> AgentStep:
     # A coordinator that never asked for what is held cannot say that it is not needed.
     keep = state.sought and (bool(state.inventory) or state.works)
     leave = Leave(reason=stop.reason, in_order=stop.in_order and not keep, keep=keep, refused=stop.refused)

@@ -15,7 +15,6 @@ from typing import Literal, Protocol
 from msgspec.structs import replace
 
 from potluck.control.cluster_words import (
-    Abandon,
     Adopt,
     Again,
     Began,
@@ -24,6 +23,7 @@ from potluck.control.cluster_words import (
     ComputePlan,
     Drop,
     Event,
+    GiveUpTerm,
     Holds,
     Idle,
     IsPrepared,
@@ -34,22 +34,22 @@ from potluck.control.cluster_words import (
     Note,
     Order,
     Planned,
-    Prepare,
+    PrepareTerm,
     Saved,
     SeekCause,
     Settle,
     Stalled,
     StopRun,
-    Wanted,
+    WantedChange,
     Written,
 )
-from potluck.control.setbacks import Pair, Setbacks
+from potluck.control.setbacks import Setbacks, UnreachedPair
 from potluck.recover.placement import recovery_point, restart_at
 from potluck.recover.repartition import estranged, in_conflict
 from potluck.types import COORDINATOR, Held, Plan, Value
 
-Phase = Literal["preparing", "training", "asking", "seeking", "planning", "ended"]
-Step = tuple["ClusterState", list[Order]]
+ClusterPhase = Literal["preparing", "training", "asking", "seeking", "planning", "ended"]
+ClusterStep = tuple["ClusterState", list[Order]]
 WHOLE_MODEL = -1  # stage number of what the coordinator holds
 _BACK = "the coordinator is back"
 _ESTRANGED = 2  # times in one round that two devices do not reach each other, and both are here
@@ -75,7 +75,7 @@ class ClusterState(Value, frozen=True, kw_only=True):
     here: tuple[str, ...]
     committed: int  # rounds that the term in force has committed, or started from
     saved: int  # rounds of the whole model that the coordinator has
-    phase: Phase = "planning"
+    phase: ClusterPhase = "planning"
     plans: dict[int, Plan] = {}  # term → plan, of states that somebody may hold
     begun: int | None = None  # the round that devices were last told to train
     needed: tuple[str, ...] = ()  # whom this term cannot do without
@@ -85,15 +85,15 @@ class ClusterState(Value, frozen=True, kw_only=True):
     lost: dict[str, str] = {}  # since the term was given up
     silent: tuple[str, ...] = ()  # who of them just was not heard any more
     why: str = ""  # the term was given up
-    change: Wanted | None = None  # the term was given up for this
-    between: Pair | None = None  # the term was given up as these do not reach each other
-    apart: tuple[Pair, ...] = ()  # devices that did not reach each other time and again: never both in a plan
+    change: WantedChange | None = None  # the term was given up for this
+    between: UnreachedPair | None = None  # the term was given up as these do not reach each other
+    apart: tuple[UnreachedPair, ...] = ()  # devices that did not reach each other time and again: never both in a plan
     leaving: tuple[str, ...] = ()  # whom the next term lets go
     asked: int = 0  # plans that were ordered
     setbacks: Setbacks = Setbacks()
 
 
-def opened(plan: Plan, *, term: int, rounds: int, first: int, here: Iterable[str], blueprint: Blueprint) -> Step:
+def opened(plan: Plan, *, term: int, rounds: int, first: int, here: Iterable[str], blueprint: Blueprint) -> ClusterStep:
     """A run begins, or goes on from the coordinator's copy: everything comes from there."""
     state = ClusterState(rounds=rounds, plan=plan, term=term, here=tuple(here), committed=first, saved=first)
     return _start(state, plan, term, "", blueprint)
@@ -102,7 +102,7 @@ def opened(plan: Plan, *, term: int, rounds: int, first: int, here: Iterable[str
 def reopened(
     plans: Mapping[int, Plan], *, rounds: int, committed: int, saved: int, here: Iterable[str], blueprint: Blueprint,
     away: Iterable[str] = (), holders: Iterable[str] = (),
-) -> Step:  # fmt: skip
+) -> ClusterStep:  # fmt: skip
     """The coordinator is back: it knows its terms, its ledger and its newest checkpoint, and asks the devices.
 
     Those of the last plan that are neither here nor away for good are awaited. Others may be holders, too: of a plan
@@ -115,15 +115,15 @@ def reopened(
     state = ClusterState(
         rounds=rounds, plan=plan, plans=dict(plans), term=term, here=here, committed=committed, saved=saved,
         phase="asking", needed=needed, waiting=tuple(d for d in needed if d not in lost), lost=lost,
-        why=_BACK, change=Wanted(kind="coordinator", why=_BACK),
+        why=_BACK, change=WantedChange(kind="coordinator", why=_BACK),
     )  # fmt: skip
     present = tuple(d for d in needed if d in here)
-    orders: list[Order] = [Abandon(term=term, devices=present, reason=state.why)]
+    orders: list[Order] = [GiveUpTerm(term=term, devices=present, reason=state.why)]
     state, more = _all_said(state, blueprint)
     return state, orders + more
 
 
-def transition(state: ClusterState, event: Event, blueprint: Blueprint) -> Step:
+def transition(state: ClusterState, event: Event, blueprint: Blueprint) -> ClusterStep:
     """The next state, and what is to be done. Whatever does not belong to the phase or the term changes nothing."""
     if state.phase == "ended":
         return state, []
@@ -155,7 +155,7 @@ def transition(state: ClusterState, event: Event, blueprint: Blueprint) -> Step:
             return _stalled(state, blueprint)
         case NoCause():
             return _decide(state, blueprint) if state.phase == "seeking" else (state, [])
-        case Wanted():
+        case WantedChange():
             between = state.phase == "training" and (state.begun is None or state.begun < state.committed)
             if not between or (event.plan is not None and in_conflict(event.plan.devices, state.apart)):
                 return state, []
@@ -164,17 +164,17 @@ def transition(state: ClusterState, event: Event, blueprint: Blueprint) -> Step:
             return _planned(state, event, blueprint)
 
 
-def _joined(state: ClusterState, device: str) -> Step:
+def _joined(state: ClusterState, device: str) -> ClusterStep:
     if device in state.here:
         return state, []
     # Whoever comes back may have another line by now.
     state = replace(state, here=(*state.here, device), apart=tuple(pair for pair in state.apart if device not in pair))
     if state.phase == "asking" and device in state.waiting:  # it waited for the coordinator, too
-        return state, [Abandon(term=state.term, devices=(device,), reason=state.why)]
+        return state, [GiveUpTerm(term=state.term, devices=(device,), reason=state.why)]
     return state, []
 
 
-def _lost(state: ClusterState, event: Lost, blueprint: Blueprint) -> Step:
+def _lost(state: ClusterState, event: Lost, blueprint: Blueprint) -> ClusterStep:
     device = event.device
     if device not in state.here:
         return state, []
@@ -192,7 +192,7 @@ def _lost(state: ClusterState, event: Lost, blueprint: Blueprint) -> Step:
     return _decide(state, blueprint)  # anew, whatever was ordered before
 
 
-def _prepared(state: ClusterState, event: IsPrepared) -> Step:
+def _prepared(state: ClusterState, event: IsPrepared) -> ClusterStep:
     if state.phase != "preparing" or event.term != state.term or event.device not in state.waiting:
         return state, []
     waiting = _without(state.waiting, event.device)
@@ -204,7 +204,7 @@ def _prepared(state: ClusterState, event: IsPrepared) -> Step:
     return adopted, [Adopt(term=state.term, release=release)]
 
 
-def _ready(state: ClusterState, event: IsReady) -> Step:
+def _ready(state: ClusterState, event: IsReady) -> ClusterStep:
     expected = state.phase == "training" and event.round == state.committed and event.device in state.plan.devices
     if not expected or event.device in state.reported:
         return state, []
@@ -213,22 +213,22 @@ def _ready(state: ClusterState, event: IsReady) -> Step:
     return state, [Settle(round=event.round)] if everybody else []
 
 
-def _written(state: ClusterState, event: Written) -> Step:
+def _written(state: ClusterState, event: Written) -> ClusterStep:
     if state.phase != "training" or event.round != state.committed:
         return state, []
     state = replace(state, committed=event.round + 1, reported=())
     return state, [Commit(round=event.round)]
 
 
-def _give_up(state: ClusterState, why: str, blueprint: Blueprint) -> Step:
+def _give_up(state: ClusterState, why: str, blueprint: Blueprint) -> ClusterStep:
     here = tuple(d for d in state.needed if d in state.here)
     state = replace(state, phase="asking", waiting=here, holdings={}, reported=(), why=why)
-    orders: list[Order] = [Abandon(term=state.term, devices=here, reason=why)]
+    orders: list[Order] = [GiveUpTerm(term=state.term, devices=here, reason=why)]
     state, more = _all_said(state, blueprint)
     return state, orders + more
 
 
-def _holds(state: ClusterState, event: Holds, blueprint: Blueprint) -> Step:
+def _holds(state: ClusterState, event: Holds, blueprint: Blueprint) -> ClusterStep:
     if state.phase != "asking" or event.term != state.term or event.device not in state.waiting:
         return state, []
     states = tuple(h for h in event.states if h.term in state.plans and 0 <= h.stage < len(state.plans[h.term].stages))
@@ -236,7 +236,7 @@ def _holds(state: ClusterState, event: Holds, blueprint: Blueprint) -> Step:
     return _all_said(replace(state, holdings=holdings, waiting=_without(state.waiting, event.device)), blueprint)
 
 
-def _stalled(state: ClusterState, blueprint: Blueprint) -> Step:
+def _stalled(state: ClusterState, blueprint: Blueprint) -> ClusterStep:
     if state.phase != "asking":
         return state, []
     why = "is connected and does not answer"
@@ -247,7 +247,7 @@ def _stalled(state: ClusterState, blueprint: Blueprint) -> Step:
     return state, orders + more
 
 
-def _all_said(state: ClusterState, blueprint: Blueprint) -> Step:
+def _all_said(state: ClusterState, blueprint: Blueprint) -> ClusterStep:
     if state.waiting:
         return state, []
     if not state.lost and state.change is None:
@@ -255,7 +255,7 @@ def _all_said(state: ClusterState, blueprint: Blueprint) -> Step:
     return _decide(state, blueprint)
 
 
-def _decide(state: ClusterState, blueprint: Blueprint) -> Step:
+def _decide(state: ClusterState, blueprint: Blueprint) -> ClusterStep:
     """Everybody who is left has said what it holds: how does it go on?"""
     if state.silent and not any(d in state.here and d not in state.lost for d in state.plan.devices):
         return _wait_for_the_silent(state)
@@ -278,22 +278,22 @@ def _decide(state: ClusterState, blueprint: Blueprint) -> Step:
     return state, [order]
 
 
-def _apart(state: ClusterState, setbacks: Setbacks) -> tuple[Pair, ...]:
+def _apart(state: ClusterState, setbacks: Setbacks) -> tuple[UnreachedPair, ...]:
     """Who may not be in a plan together: two that did not reach each other twice in one round; once is chance."""
     pairs = [pair for pair, times in Counter(setbacks.pairs).items() if times >= _ESTRANGED]
     return (*state.apart, *(pair for pair in pairs if set(pair) <= set(state.here) and pair not in state.apart))
 
 
-def _wait_for_the_silent(state: ClusterState) -> Step:
+def _wait_for_the_silent(state: ClusterState) -> ClusterStep:
     """Nobody is heard any more: it may well be this side that is cut off. They hold on, and look for it."""
     why = "no device could be heard any more"
     lost = {device: words for device, words in state.lost.items() if device not in state.silent}
     state = replace(
         state, phase="asking", waiting=state.silent, holdings={}, lost=lost, silent=(), why=why,
-        change=Wanted(kind="coordinator", why=why),
+        change=WantedChange(kind="coordinator", why=why),
     )  # fmt: skip
     here = tuple(d for d in state.waiting if d in state.here)
-    return state, [Abandon(term=state.term, devices=here, reason=why)]
+    return state, [GiveUpTerm(term=state.term, devices=here, reason=why)]
 
 
 def _setbacks(state: ClusterState) -> Setbacks:
@@ -304,7 +304,7 @@ def _setbacks(state: ClusterState) -> Setbacks:
     return state.setbacks.after(state.committed, under_way, tuple(state.lost), state.between)
 
 
-def _planned(state: ClusterState, event: Planned, blueprint: Blueprint) -> Step:
+def _planned(state: ClusterState, event: Planned, blueprint: Blueprint) -> ClusterStep:
     if state.phase != "planning" or event.number != state.asked:
         return state, []
     if event.plan is None:
@@ -319,7 +319,7 @@ def _planned(state: ClusterState, event: Planned, blueprint: Blueprint) -> Step:
     return _start(replace(state, holdings=holdings), event.plan, event.term, words, blueprint)
 
 
-def _start(state: ClusterState, plan: Plan, term: int, reason: str, blueprint: Blueprint) -> Step:
+def _start(state: ClusterState, plan: Plan, term: int, reason: str, blueprint: Blueprint) -> ClusterStep:
     """The next term: where it starts, and what moves before that."""
     held_terms = {h.term for states in state.holdings.values() for h in states}
     plans = {**{t: p for t, p in state.plans.items() if t in held_terms}, term: plan}
@@ -345,11 +345,11 @@ def _start(state: ClusterState, plan: Plan, term: int, reason: str, blueprint: B
         waiting=needed, reported=(), holdings={}, lost={}, silent=(), change=None, between=None, why="",
         setbacks=state.setbacks if first_term else _setbacks(state),
     )  # fmt: skip
-    prepare = Prepare(term=term, round=point, plan=plan, moves=restart.moves, devices=needed, reason=reason)
+    prepare = PrepareTerm(term=term, round=point, plan=plan, moves=restart.moves, devices=needed, reason=reason)
     return state, [prepare] if first_term else [note, prepare]
 
 
-def _stop(state: ClusterState, why: str, *, poison: bool = False) -> Step:
+def _stop(state: ClusterState, why: str, *, poison: bool = False) -> ClusterStep:
     return replace(state, phase="ended"), [StopRun(why=why, poison=poison)]
 
 

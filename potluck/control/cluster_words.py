@@ -87,7 +87,7 @@ class NoCause(Value, frozen=True, kw_only=True, tag="no_cause"):
     """Nobody turned out to be lost, although devices did not reach each other."""
 
 
-class Wanted(Value, frozen=True, kw_only=True, tag="wanted"):
+class WantedChange(Value, frozen=True, kw_only=True, tag="wanted"):
     """The plan is to change between two rounds: nobody is lost."""
 
     kind: ChangeKind
@@ -107,14 +107,14 @@ class Planned(Value, frozen=True, kw_only=True, tag="planned"):
 
 Event = (
     Joined | Lost | IsPrepared | Began | IsReady | Again | Written | Saved | Broken | Holds | Stalled | NoCause
-    | Wanted | Planned
+    | WantedChange | Planned
 )  # fmt: skip
 
 
 # --- what is to be done ---
 
 
-class Abandon(Value, frozen=True, kw_only=True, tag="abandon"):
+class GiveUpTerm(Value, frozen=True, kw_only=True, tag="abandon"):
     """Tell these devices to give the term up, keep what they hold, and say what that is."""
 
     term: int
@@ -144,7 +144,7 @@ class ComputePlan(Value, frozen=True, kw_only=True, tag="compute_plan"):
     apart: tuple[tuple[str, str], ...] = ()  # devices that do not reach each other: one of them may be in the plan
 
 
-class Prepare(Value, frozen=True, kw_only=True, tag="prepare"):
+class PrepareTerm(Value, frozen=True, kw_only=True, tag="prepare"):
     """Write the term down, then let these devices put together what they need for it."""
 
     term: int
@@ -200,4 +200,4 @@ class StopRun(Value, frozen=True, kw_only=True, tag="stop_run"):
     poison: bool = False  # the samples of the round in hand may be the cause
 
 
-Order = Abandon | SeekCause | Drop | ComputePlan | Prepare | Note | Adopt | Settle | Commit | Idle | StopRun
+Order = GiveUpTerm | SeekCause | Drop | ComputePlan | PrepareTerm | Note | Adopt | Settle | Commit | Idle | StopRun

@@ -10,7 +10,7 @@ _VICTIMS = 2  # of one round, before its samples are to blame
 _TRIES = 3  # of a plan whose devices are all there and do not reach each other
 
 
-Pair = tuple[str, str]  # devices that did not reach each other, by name
+UnreachedPair = tuple[str, str]  # devices that did not reach each other, by name
 
 
 class Setbacks(Value, frozen=True, kw_only=True):
@@ -19,9 +19,11 @@ class Setbacks(Value, frozen=True, kw_only=True):
     round: int = -1
     victims: tuple[str, ...] = ()
     nobody_lost: int = 0
-    pairs: tuple[Pair, ...] = ()  # who did not reach each other, each time
+    pairs: tuple[UnreachedPair, ...] = ()  # who did not reach each other, each time
 
-    def after(self, committed: int, in_training: bool, lost: tuple[str, ...], between: Pair | None = None) -> Setbacks:
+    def after(
+        self, committed: int, in_training: bool, lost: tuple[str, ...], between: UnreachedPair | None = None
+    ) -> Setbacks:
         """With one more setback.
 
         `in_training`: the round after the committed ones was under way, so that it may be what a device died of.

@@ -19,7 +19,7 @@ _LENIENCE = 2.0  # for a second that a silence was longer than usual
 _LONGEST_S = 12.0
 
 
-class Judgement(NamedTuple):
+class Suspected(NamedTuple):
     """What to think of a device, and why."""
 
     kind: Literal["alive", "slow", "suspected"]
@@ -45,15 +45,15 @@ class Suspicion:
         """Whoever listens was held up itself: the silence says nothing."""
         self._heard_s = now_s
 
-    def judge(self, now_s: float) -> Judgement:
+    def judge(self, now_s: float) -> Suspected:
         """What its silence means."""
         silence = now_s - self._heard_s
         allowed = self.allowed_s(now_s)
         if silence > allowed:
-            return Judgement("suspected", f"{SILENT} from it for {silence:.1f} s")
+            return Suspected("suspected", f"{SILENT} from it for {silence:.1f} s")
         if silence > max(2 * _USUAL_S, allowed / 2):
-            return Judgement("slow", f"silent for {silence:.1f} s; {allowed:.1f} s are allowed")
-        return Judgement("alive", "heard a moment ago")
+            return Suspected("slow", f"silent for {silence:.1f} s; {allowed:.1f} s are allowed")
+        return Suspected("alive", "heard a moment ago")
 
     def allowed_s(self, now_s: float) -> float:
         """How long it may be silent, by the longest silence of the last while."""

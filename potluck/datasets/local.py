@@ -26,7 +26,7 @@ from safetensors.numpy import load_file
 from potluck.datasets.local_sources import from_function, images
 from potluck.errors import InputError
 
-Array = npt.NDArray[Any]
+_Array = npt.NDArray[Any]
 INPUT, LABEL = "input", "label"
 _FUNCTION = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 _HELD_OUT = ":eval"
@@ -34,7 +34,7 @@ _ARRAYS, _STREAMS = (".npz", ".safetensors"), (".txt", ".npy")
 
 
 @dataclass(frozen=True)
-class Wanted:
+class WantedData:
     """What a job feeds on: of each of its feeds, the shape of a sample and the type of its elements."""
 
     shape: tuple[int, ...]
@@ -47,8 +47,8 @@ class LocalData:
 
     name: str
     path: Path
-    arrays: Mapping[str, Array]  # by feed, the sample along the first axis
-    stream: Array | None = None  # or one row of tokens, which is cut when it is known how long a sample is
+    arrays: Mapping[str, _Array]  # by feed, the sample along the first axis
+    stream: _Array | None = None  # or one row of tokens, which is cut when it is known how long a sample is
     classes: tuple[str, ...] = ()  # what its labels 0, 1, … stand for, where it says so
 
     @property
@@ -56,7 +56,7 @@ class LocalData:
         """How many there are; of a row of tokens that is not known yet."""
         return len(next(iter(self.arrays.values()))) if self.arrays else None
 
-    def fitted(self, wanted: Mapping[str, Wanted]) -> LocalData:
+    def fitted(self, wanted: Mapping[str, WantedData]) -> LocalData:
         """The data as a job needs it, or an InputError that says what does not fit."""
         data = self if self.stream is None else self._cut(self.stream, wanted)
         for feed, want in wanted.items():
@@ -73,7 +73,7 @@ class LocalData:
                 raise self._wrong(f"its {feed} has {count} of {len(array)} rows with NaN or infinity", "take them out")
         return data
 
-    def _cut(self, stream: Array, wanted: Mapping[str, Wanted]) -> LocalData:
+    def _cut(self, stream: _Array, wanted: Mapping[str, WantedData]) -> LocalData:
         """Windows of a row of tokens, each with the tokens that follow as its labels."""
         want, label = wanted.get(INPUT), wanted.get(LABEL)
         if want is None or label is None or len(want.shape) != 1 or label.shape != want.shape:
@@ -148,7 +148,7 @@ def read_local(text: str) -> LocalData:
     return _checked(LocalData(name, path, dict(arrays)))
 
 
-def _archive(path: Path) -> dict[str, Array]:
+def _archive(path: Path) -> dict[str, _Array]:
     try:
         archive = np.load(path, allow_pickle=False)
     except ValueError:  # numpy advises to load it as code
@@ -161,7 +161,7 @@ def _archive(path: Path) -> dict[str, Array]:
 
 def _stream(name: str, path: Path) -> LocalData:
     if path.suffix == ".txt":
-        tokens: Array = np.frombuffer(path.read_bytes(), dtype=np.uint8)
+        tokens: _Array = np.frombuffer(path.read_bytes(), dtype=np.uint8)
     else:
         try:
             tokens = np.load(path, allow_pickle=False, mmap_mode="r")
@@ -178,7 +178,7 @@ def _stream(name: str, path: Path) -> LocalData:
     return LocalData(name, path, {}, tokens)
 
 
-def _not_finite(array: Array) -> int:
+def _not_finite(array: _Array) -> int:
     """In how many samples there is something that is no number."""
     if not np.issubdtype(array.dtype, np.inexact) or np.isfinite(array).all():
         return 0

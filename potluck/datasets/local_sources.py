@@ -13,11 +13,11 @@ import numpy.typing as npt
 
 from potluck.errors import InputError
 
-Array = npt.NDArray[Any]
+_Array = npt.NDArray[Any]
 _PICTURES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".pgm", ".ppm", ".tif", ".tiff")
 
 
-def images(name: str, folder: Path) -> tuple[dict[str, Array], tuple[str, ...]]:
+def images(name: str, folder: Path) -> tuple[dict[str, _Array], tuple[str, ...]]:
     """A folder with one folder for each label: pictures as float32 from 0 to 1, channels first; and the labels' names.
 
     Folders that are called 0, 1, … say their labels themselves, and have no names. Others are numbered in order, which
@@ -55,7 +55,7 @@ def images(name: str, folder: Path) -> tuple[dict[str, Array], tuple[str, ...]]:
     return arrays, () if numbered else tuple(labels)
 
 
-def from_function(name: str, where: str) -> dict[str, Array]:
+def from_function(name: str, where: str) -> dict[str, _Array]:
     """What a function of this device's owner, MODULE:FUNCTION, returns: arrays by name, or (inputs, labels)."""
     module, _, function = where.partition(":")
     if "" not in sys.path:

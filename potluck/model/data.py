@@ -38,7 +38,7 @@ class RoundSamples(NamedTuple):
     ids: tuple[int, ...]  # in order; fewer than a batch at the end of an epoch
 
 
-class Order(Protocol):
+class DataOrder(Protocol):
     """Which samples each round uses. Both may be called at any time, for any round, any number of times."""
 
     @property

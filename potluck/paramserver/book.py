@@ -12,7 +12,7 @@ import msgspec
 
 from potluck.types import Value
 
-Judgement = Literal["apply", "known", "early", "fenced"]
+PushJudgement = Literal["apply", "known", "early", "fenced"]
 MOST_KEPT = 2  # pushes that a worker keeps; before it makes another, the oldest must be in a snapshot
 
 
@@ -74,7 +74,7 @@ class Book:
             self._seen[worker] = Seen(incarnation, 0)
             self._lagging.discard(worker)
 
-    def judge(self, push: Push) -> Judgement:
+    def judge(self, push: Push) -> PushJudgement:
         """What to do with a push: apply it, answer as if (it is known already), wait for an earlier one, or refuse."""
         known = self._seen.get(push.worker)
         if known is None or push.incarnation != known.incarnation:

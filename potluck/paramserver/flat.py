@@ -14,16 +14,16 @@ import torch
 
 from potluck.errors import InputError
 
-Shapes = tuple[tuple[str, tuple[int, ...]], ...]
+_Shapes = tuple[tuple[str, tuple[int, ...]], ...]
 
 
 @dataclass(frozen=True)
 class Flat:
     """Which tensor lies where."""
 
-    shapes: Shapes
+    shapes: _Shapes
     dtype: torch.dtype
-    measured: Shapes = ()  # after all others
+    measured: _Shapes = ()  # after all others
 
     @classmethod
     def of(cls, tensors: Mapping[str, torch.Tensor], buffers: Collection[str] = ()) -> Flat:
@@ -80,5 +80,5 @@ class Flat:
         return found
 
 
-def _elements(shapes: Shapes) -> int:
+def _elements(shapes: _Shapes) -> int:
     return sum(torch.Size(shape).numel() for _, shape in shapes)

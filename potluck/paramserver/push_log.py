@@ -29,8 +29,8 @@ class Pushed(Value, frozen=True, kw_only=True, tag="pushed"):
     entry: Entry
 
 
-Line = Entered | Pushed
-_decoder = msgspec.json.Decoder(Line)
+PushLogLine = Entered | Pushed
+_decoder = msgspec.json.Decoder(PushLogLine)
 
 
 class PushLog:
@@ -50,7 +50,7 @@ class PushLog:
         self.page = page_of(kept)
         self.samples = {line.worker: line.samples for line in kept if isinstance(line, Entered)}
 
-    def append(self, line: Line) -> None:
+    def append(self, line: PushLogLine) -> None:
         """Adds a line, whole or not at all."""
         data = msgspec.json.encode(line) + b"\n"
         end = os.fstat(self._file.fileno()).st_size
@@ -80,7 +80,7 @@ def workers_of(folder: Path) -> tuple[str, ...]:
     return tuple(sorted({line.worker for line in _whole(folder / PUSHES) if isinstance(line, Entered)}))
 
 
-def page_of(lines: list[Line]) -> Page:
+def page_of(lines: list[PushLogLine]) -> Page:
     """What a server that has seen these lines knows."""
     seen: dict[str, Seen] = {}
     version = 0
@@ -94,12 +94,12 @@ def page_of(lines: list[Line]) -> Page:
     return Page(version=version, seen=seen)
 
 
-def _version(line: Line) -> int:
+def _version(line: PushLogLine) -> int:
     """After which version a line counts: entering is kept whenever it happened, so that nobody is let in twice."""
     return line.entry.version if isinstance(line, Pushed) else 0
 
 
-def _whole(path: Path) -> Iterator[Line]:
+def _whole(path: Path) -> Iterator[PushLogLine]:
     """Lines up to a torn one at the end."""
     if not path.exists():
         return

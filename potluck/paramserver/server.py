@@ -26,8 +26,8 @@ from potluck.paramserver.push_log import PUSHES, Entered, Pushed, PushLog
 from potluck.paramserver.words import Answer, Report
 from potluck.types import Pace
 
-Tensors = Mapping[str, torch.Tensor]
-Save = Callable[[int, Tensors, Tensors], None]  # a version, its weights and velocity; returns when they are on disk
+_Tensors = Mapping[str, torch.Tensor]
+Save = Callable[[int, _Tensors, _Tensors], None]  # a version, its weights and velocity; returns when they are on disk
 
 _LONG = 10  # times as long as a worker was given, and something is wrong with it
 _VELOCITY = "outer"  # what the outer step remembers of a tensor, as optimizers name such things
@@ -80,8 +80,8 @@ class ParameterServer:
     """Weights, who pushed what, and the policy in force."""
 
     def __init__(
-        self, tensors: Tensors, policy: Policy, folder: Path, save: Save, *, buffers: Collection[str] = (),
-        velocity: Tensors | None = None, version: int = 0, now_s: float = 0.0,
+        self, tensors: _Tensors, policy: Policy, folder: Path, save: Save, *, buffers: Collection[str] = (),
+        velocity: _Tensors | None = None, version: int = 0, now_s: float = 0.0,
     ) -> None:  # fmt: skip
         """Begins with these tensors, some of them buffers, which are of so many pushes; what the ledger has beyond
         them is pushed again.
@@ -267,7 +267,7 @@ class ParameterServer:
         self._velocity = change if self._velocity is None else torch.add(change, self._velocity, alpha=kept)
         return torch.add(learnt, torch.add(change, self._velocity, alpha=kept), alpha=part)
 
-    def _velocity_of(self, given: Tensors) -> torch.Tensor | None:
+    def _velocity_of(self, given: _Tensors) -> torch.Tensor | None:
         """As it was when the weights to begin with were saved, if there was any."""
         named = {name: given.get(f"{name}/{_VELOCITY}") for name, _ in self._learnt.shapes}
         known = {name: tensor for name, tensor in named.items() if tensor is not None}

@@ -18,7 +18,7 @@ _BUCKETS = 15  # about as many in a group,
 _MOST = 3  # and so many for one device that adds up: each costs everybody two messages
 
 
-class Piece(NamedTuple):
+class BucketPiece(NamedTuple):
     """A part of the gradients, and who adds it up."""
 
     adder: str
@@ -33,13 +33,13 @@ class Bucket(NamedTuple):
     ready: float  # when it is complete: 0 at the beginning of the backward pass, 1 at its end
 
 
-def pieces(parts: Mapping[str, float]) -> list[Piece]:
+def pieces(parts: Mapping[str, float]) -> list[BucketPiece]:
     """The pieces in the order in which a backward pass has them, given the part that each device adds up."""
     able = sorted((device for device, part in parts.items() if part > 0), key=lambda device: parts[device])
     whole = sum(parts[device] for device in able)
     waves = max(1, min(_MOST, round(_BUCKETS / len(able))))
     sizes = [2.0**-wave for wave in range(waves)]
-    return [Piece(device, parts[device] / whole * size / sum(sizes)) for size in sizes for device in able]
+    return [BucketPiece(device, parts[device] / whole * size / sum(sizes)) for size in sizes for device in able]
 
 
 def buckets(stage: Stage, blocks: Sequence[Block], backward_s: Sequence[float]) -> list[Bucket]:

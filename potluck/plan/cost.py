@@ -14,8 +14,8 @@ from dataclasses import dataclass
 import numpy as np
 from msgspec.structs import replace
 
-from potluck.plan.edges import Pair
-from potluck.plan.pipeline import Pipeline, Wire, Work, finish_s
+from potluck.plan.edges import StagePair
+from potluck.plan.pipeline import Pipeline, StationWork, Wire, finish_s
 from potluck.plan.routes import Route, routes, rows
 from potluck.plan.schedule import ROUNDS_AHEAD
 from potluck.plan.station import Station, Stations
@@ -23,11 +23,11 @@ from potluck.plan.tables import Array, Tables
 from potluck.plan.trunks import Trunks
 from potluck.types import ModelFacts, Plan, Profile
 
-Line = tuple[Station, ...]  # one plan: its stations in order
+StationLine = tuple[Station, ...]  # one plan: its stations in order
 _Sent = tuple[tuple[float, ...], tuple[float, ...]]
-_Tied = tuple[tuple[Pair, int], ...]  # stages that share a weight, and its bytes
+_Tied = tuple[tuple[StagePair, int], ...]  # stages that share a weight, and its bytes
 _Likeness = tuple[
-    tuple[int, ...], tuple[Pair, ...], tuple[Pair, ...], _Tied
+    tuple[int, ...], tuple[StagePair, ...], tuple[StagePair, ...], _Tied
 ]  # depths, wires: what a batch has in common
 
 
@@ -35,12 +35,12 @@ _Likeness = tuple[
 class Shape:
     """A plan before its shares are settled."""
 
-    stages: tuple[tuple[Pair, tuple[str, ...]], ...]  # blocks and devices
+    stages: tuple[tuple[StagePair, tuple[str, ...]], ...]  # blocks and devices
     depths: tuple[int, ...]
     recompute: tuple[bool, ...]
 
     @classmethod
-    def of(cls, stages: Iterable[tuple[Pair, tuple[str, ...]]], depths: Sequence[int]) -> Shape:
+    def of(cls, stages: Iterable[tuple[StagePair, tuple[str, ...]]], depths: Sequence[int]) -> Shape:
         """A shape that recomputes nothing."""
         return cls(tuple(stages), tuple(depths), (False,) * len(depths))
 
@@ -59,7 +59,7 @@ class CostModel:
         self.trunks = Trunks(self.stations)
         self._wires: dict[tuple[int, int, int, bool], _Sent] = {}
 
-    def line(self, shape: Shape) -> Line | None:
+    def line(self, shape: Shape) -> StationLine | None:
         """The stations of a shape with their best shares, or None if a group cannot or it does not fit."""
         found = []
         for (blocks, devices), depth, again in zip(shape.stages, shape.depths, shape.recompute, strict=True):
@@ -70,12 +70,12 @@ class CostModel:
         line = tuple(found)
         return line if self.fits(line) else None
 
-    def fits(self, line: Line) -> bool:
+    def fits(self, line: StationLine) -> bool:
         """Whether every device has the memory for the plan."""
         waiting = self._waiting(line)
         return all(self.stations.fits(s, _depth(s), w) for s, w in zip(line, waiting, strict=True))
 
-    def _waiting(self, line: Line) -> list[int]:
+    def _waiting(self, line: StationLine) -> list[int]:
         out, _ = self.stations.edges.between([s.stage.blocks for s in line])
         waiting = [2] * len(line)
         for a, b in out:
@@ -83,15 +83,15 @@ class CostModel:
             waiting[a], waiting[b] = max(waiting[a], gap), max(waiting[b], gap)
         return waiting
 
-    def plan(self, line: Line) -> Plan:
+    def plan(self, line: StationLine) -> Plan:
         """The plan that stations stand for."""
         return Plan(micro_batch_size=self.rows, micro_batches=self.micro_batches, stages=tuple(s.stage for s in line))
 
-    def of_plan(self, plan: Plan) -> Line:
+    def of_plan(self, plan: Plan) -> StationLine:
         """The stations of a plan with its own shares."""
         return tuple(self.stations.of(replace(s, depth=plan.depth(i))) for i, s in enumerate(plan.stages))
 
-    def seconds(self, lines: Sequence[Line]) -> Array:
+    def seconds(self, lines: Sequence[StationLine]) -> Array:
         """Seconds of a round of each plan."""
         result = np.zeros(len(lines))
         edges = [self.stations.edges.between([s.stage.blocks for s in line]) for line in lines]
@@ -107,12 +107,15 @@ class CostModel:
         return result
 
     def _pipeline(
-        self, lines: Sequence[Line], edges: Sequence[tuple[dict[Pair, int], dict[Pair, int]]], likeness: _Likeness
+        self,
+        lines: Sequence[StationLine],
+        edges: Sequence[tuple[dict[StagePair, int], dict[StagePair, int]]],
+        likeness: _Likeness,
     ) -> Pipeline:
         depths, out_pairs, back_pairs, _ = likeness
         columns = list(zip(*lines, strict=True))
 
-        def wire(pair: Pair, way: int) -> Wire:
+        def wire(pair: StagePair, way: int) -> Wire:
             a, b = pair
             both = [
                 self.wire(line[a], line[b], sizes[way][pair], back=bool(way))
@@ -130,15 +133,15 @@ class CostModel:
             medium=self.profile.medium,
         )
 
-    def _work(self, column: Sequence[Station]) -> Work:
+    def _work(self, column: Sequence[Station]) -> StationWork:
         """One stage of many plans."""
         if all(len(s.forward_s) == 1 for s in column):
             alone = ([s.forward_s for s in column], [s.backward_s for s in column])
-            return Work(self._by_micro_batch(alone[0]), self._by_micro_batch(alone[1]), None)
+            return StationWork(self._by_micro_batch(alone[0]), self._by_micro_batch(alone[1]), None)
         holder = np.array([s.turns for s in column], dtype=np.intp).T
         forward = [tuple(s.forward_s[place] for place in s.turns) for s in column]
         backward = [tuple(s.backward_s[place] for place in s.turns) for s in column]
-        return Work(self._by_micro_batch(forward), self._by_micro_batch(backward), holder)
+        return StationWork(self._by_micro_batch(forward), self._by_micro_batch(backward), holder)
 
     def _by_micro_batch(self, seconds: Sequence[tuple[float, ...]]) -> Array:
         """Micro-batches × plans; a plan with one figure has it for all of them."""
@@ -148,7 +151,7 @@ class CostModel:
             return same
         return np.array([s if len(s) > 1 else s * self.micro_batches for s in seconds]).T
 
-    def _round(self, lines: Sequence[Line], pipeline: Pipeline, tied: _Tied) -> Array:
+    def _round(self, lines: Sequence[StationLine], pipeline: Pipeline, tied: _Tied) -> Array:
         finished = finish_s(pipeline)
         for p, column in enumerate(zip(*lines, strict=True)):
             finished[p] = finished[p] + np.array([s.reduce_s for s in column])
@@ -163,12 +166,12 @@ class CostModel:
             total[i] = max(total[i], (_waits_s(lines[i]) + alone[i]) / ROUNDS_AHEAD)
         return total
 
-    def _tied_pairs(self, line: Line) -> _Tied:
+    def _tied_pairs(self, line: StationLine) -> _Tied:
         """Stages that share a weight: its gradients are summed across them."""
         if not self.facts.tied:
             return ()
         home = [i for i, s in enumerate(line) for _ in range(*s.stage.blocks)]
-        sizes: dict[Pair, int] = {}
+        sizes: dict[StagePair, int] = {}
         for _, users in self.facts.tied:
             owner = home[users[0]]
             for other in {home[u] for u in users} - {owner}:
@@ -204,7 +207,7 @@ class CostModel:
 
     def _sent(self, a: Station, b: Station, row_bytes: int, back: bool) -> _Sent:
         plan = Plan(micro_batch_size=self.rows, micro_batches=self.micro_batches, stages=(a.stage, b.stage))
-        known: dict[Pair, tuple[float, float]] = {}  # of the same two members every time
+        known: dict[StagePair, tuple[float, float]] = {}  # of the same two members every time
         for m, pair in enumerate(zip(a.turns, b.turns, strict=True)):
             if pair not in known:
                 ends = [rows(stage, m, self.rows, plan) for stage in (a.stage, b.stage)]
@@ -225,7 +228,7 @@ class CostModel:
         return occupancy, latest - occupancy
 
 
-def _waits_s(line: Line) -> float:
+def _waits_s(line: StationLine) -> float:
     """Seconds by which samples sent at the beginning of a round delay it.
 
     They are sent two rounds ahead: if they take longer than a round, two rounds take one delay and one round.

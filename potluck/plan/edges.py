@@ -7,7 +7,7 @@ from itertools import pairwise
 
 from potluck.types import ModelFacts
 
-Pair = tuple[int, int]  # (earlier stage, later stage)
+StagePair = tuple[int, int]  # (earlier stage, later stage)
 
 
 class Edges:
@@ -15,9 +15,9 @@ class Edges:
 
     def __init__(self, facts: ModelFacts) -> None:
         self._facts = facts
-        self._known: dict[tuple[Pair, ...], tuple[dict[Pair, int], dict[Pair, int]]] = {}
+        self._known: dict[tuple[StagePair, ...], tuple[dict[StagePair, int], dict[StagePair, int]]] = {}
 
-    def between(self, stages: Sequence[Pair]) -> tuple[dict[Pair, int], dict[Pair, int]]:
+    def between(self, stages: Sequence[StagePair]) -> tuple[dict[StagePair, int], dict[StagePair, int]]:
         """(earlier, later) → bytes per row that go forward, and bytes per row of gradients that come back.
 
         A value used by several stages goes straight to each; its gradient is handed from the last of them to the one
@@ -29,10 +29,10 @@ class Edges:
             found = self._known[key] = self._between(key)
         return found
 
-    def _between(self, stages: tuple[Pair, ...]) -> tuple[dict[Pair, int], dict[Pair, int]]:
+    def _between(self, stages: tuple[StagePair, ...]) -> tuple[dict[StagePair, int], dict[StagePair, int]]:
         home = [index for index, (start, stop) in enumerate(stages) for _ in range(start, stop)]
-        forward: dict[Pair, int] = {}
-        back: dict[Pair, int] = {}
+        forward: dict[StagePair, int] = {}
+        back: dict[StagePair, int] = {}
         for crossing in self._facts.crossings:
             maker = home[crossing.producer]
             users = sorted({home[c] for c in crossing.consumers} - {maker})
@@ -51,7 +51,7 @@ class Edges:
             sizes.append((sum(c.sample_bytes for c in crossing), sum(c.sample_bytes for c in crossing if c.gradient)))
         return sizes
 
-    def fed(self, blocks: Pair) -> int:
+    def fed(self, blocks: StagePair) -> int:
         """Bytes per row that the coordinator delivers to these blocks."""
         start, stop = blocks
         return sum(f.sample_bytes for f in self._facts.feeds if any(start <= c < stop for c in f.consumers))

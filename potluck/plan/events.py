@@ -15,9 +15,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from potluck.plan.messages import Messages, Parcel
+from potluck.plan.messages import Messages, PlannedMessage
 from potluck.plan.schedule import ROUNDS_AHEAD, Action, actions, stage_of
-from potluck.plan.steps import SUMMING, Key, Step, SummingSteps
+from potluck.plan.steps import SUMMING, MessageKey, SimulatedStep, SummingSteps
 from potluck.plan.tables import Tables
 from potluck.types import COORDINATOR, ModelFacts, Plan, Profile
 
@@ -31,8 +31,8 @@ COMPUTES = ("forward", "backward", "weights", "update")
 class _Leaving(NamedTuple):
     """A message that leaves its sender for a line which others share."""
 
-    key: Key
-    parcel: Parcel
+    key: MessageKey
+    parcel: PlannedMessage
     trunk: str
 
 
@@ -77,12 +77,12 @@ def simulate(
 class _Walker:
     """One device: the rest of its actions, its clock, and what it waits for."""
 
-    def __init__(self, device: str, steps: Iterator[Step]) -> None:
+    def __init__(self, device: str, steps: Iterator[SimulatedStep]) -> None:
         self.device, self.steps = device, steps
-        self.missing: set[Key] = set()
+        self.missing: set[MessageKey] = set()
         self.since = 0.0  # when it took up its step
         self.after = 0.0  # earliest time to go on, given what has arrived
-        self.step: Step | None = None
+        self.step: SimulatedStep | None = None
         self.sending = False  # the step is done but for what it sends
 
 
@@ -90,8 +90,8 @@ class _World:
     def __init__(self, plan: Plan, facts: ModelFacts, profile: Profile, tables: Tables, rounds: int) -> None:
         self.plan, self.profile, self.tables, self.rounds = plan, profile, tables, rounds
         self.messages = Messages(plan, facts, tables)
-        self.arrived: dict[Key, float] = {}
-        self.waiting: dict[Key, list[_Walker]] = {}
+        self.arrived: dict[MessageKey, float] = {}
+        self.waiting: dict[MessageKey, list[_Walker]] = {}
         self.ports: dict[str, float] = {}  # device, or line that links share → when it is free
         self.inlets: dict[str, float] = {}  # device → when all that was sent to it will be there
         self.ready: dict[int, dict[str, float]] = {}
@@ -99,7 +99,9 @@ class _World:
         self.reducing: dict[str, int] = {}  # device → place of its last span of summing gradients
         self.ends: list[float] = []
         self.queue: list[tuple[float, int, _Walker | _Leaving | _Ports]] = []
-        self.pending: dict[str, dict[int, tuple[Key, Parcel]]] = {}  # port → messages that wait for it, by number
+        self.pending: dict[
+            str, dict[int, tuple[MessageKey, PlannedMessage]]
+        ] = {}  # port → messages that wait for it, by number
         self.count = 0
         self.now = 0.0
 
@@ -158,7 +160,7 @@ class _World:
             self._report(walker.device, step.round, done)
         self._next(walker, done)
 
-    def _note(self, walker: _Walker, step: Step, start: float, done: float) -> None:
+    def _note(self, walker: _Walker, step: SimulatedStep, start: float, done: float) -> None:
         """Remembers what a device did; summing gradients is one span from its beginning to its end, with waits."""
         if step.kind != "reduce":
             self.spans.append(Span(walker.device, step.kind, step.round, step.micro_batch, start, done))
@@ -170,7 +172,7 @@ class _World:
             self.reducing[walker.device] = len(self.spans)
             self.spans.append(Span(walker.device, step.kind, step.round, step.micro_batch, walker.since, done))
 
-    def _post(self, key: Key, parcel: Parcel, now: float) -> None:
+    def _post(self, key: MessageKey, parcel: PlannedMessage, now: float) -> None:
         """A device has a message to send."""
         trunk = self.tables.trunk(parcel.source, parcel.target)
         if self.profile.medium == "half":
@@ -180,7 +182,7 @@ class _World:
         else:
             self._arrive(key, self._send(parcel, self._taken(parcel), now))
 
-    def _taken(self, parcel: Parcel) -> _Ports:
+    def _taken(self, parcel: PlannedMessage) -> _Ports:
         """All that a message takes for as long as it is being sent."""
         if self.profile.medium == "shared":
             return ("",)
@@ -189,7 +191,7 @@ class _World:
         trunk = self.tables.trunk(parcel.source, parcel.target)
         return (parcel.source, parcel.target, trunk) if trunk else (parcel.source, parcel.target)
 
-    def _hand_over(self, key: Key, parcel: Parcel, now: float) -> None:
+    def _hand_over(self, key: MessageKey, parcel: PlannedMessage, now: float) -> None:
         """Half-duplex: a message is sent when all it takes is free; until then, others may use what is."""
         ports = self._taken(parcel)
         if any(self.ports.get(port, 0.0) > now for port in ports):
@@ -214,7 +216,7 @@ class _World:
                     del self.pending[port][number]
                 self._hand_over(key, parcel, now)
 
-    def _send(self, parcel: Parcel, ports: _Ports, now: float) -> float:
+    def _send(self, parcel: PlannedMessage, ports: _Ports, now: float) -> float:
         """When a message is there. Messages come in the order of time, so first come is first served."""
         start = max([now, *(self.ports.get(port, 0.0) for port in ports)])
         left = start + parcel.transfer_s
@@ -241,7 +243,7 @@ class _World:
         self.ports[trunk] = max(now, self.ports.get(trunk, 0.0)) + parcel.transfer_s
         self._arrive(key, self.ports[trunk] + parcel.latency_s)
 
-    def _arrive(self, key: Key, when: float) -> None:
+    def _arrive(self, key: MessageKey, when: float) -> None:
         self.arrived[key] = when
         for walker in self.waiting.pop(key, ()):
             walker.missing.discard(key)
@@ -258,17 +260,17 @@ class _World:
             self.ends.append(end)
             self._arrive(("verdict", round), end)
 
-    def _feeding(self) -> Iterator[Step]:
+    def _feeding(self) -> Iterator[SimulatedStep]:
         """The coordinator: sends the samples of each round, a little ahead; also of those after the last simulated."""
         feeds = self.messages.feeds()
         for round in range(self.rounds + ROUNDS_AHEAD):
-            gate: tuple[Key, ...] = (("verdict", round - ROUNDS_AHEAD),) if round >= ROUNDS_AHEAD else ()
+            gate: tuple[MessageKey, ...] = (("verdict", round - ROUNDS_AHEAD),) if round >= ROUNDS_AHEAD else ()
             for j, parcel in feeds:
                 key = ("feed", round, j, parcel.target)
-                yield Step("feed", round, j, gate, 0.0, ((key, parcel),))
+                yield SimulatedStep("feed", round, j, gate, 0.0, ((key, parcel),))
                 gate = ()
 
-    def _walk(self, device: str) -> Iterator[Step]:
+    def _walk(self, device: str) -> Iterator[SimulatedStep]:
         me = self.tables.devices[device]
         stage, late = self.plan.stages[stage_of(self.plan, device)], self.messages.late(device)
         update_s = float(me.update[stage.blocks[1]] - me.update[stage.blocks[0]])
@@ -292,48 +294,52 @@ class _World:
                         yield step
                     if late and action.kind == "backward":
                         owing.append(action.micro_batch)
-            yield Step("update", round, -1, (("verdict", round),), update_s, ())
+            yield SimulatedStep("update", round, -1, (("verdict", round),), update_s, ())
 
-    def _meanwhile(self, device: str, step: Step, owing: list[int]) -> Iterator[Step]:
+    def _meanwhile(self, device: str, step: SimulatedStep, owing: list[int]) -> Iterator[SimulatedStep]:
         """Weight gradients that were put off, while what a step needs is not there."""
         while owing and step.needs:
-            yield Step("weights", step.round, owing[0], (), 0.0, ())  # until everybody else has come to this time
+            yield SimulatedStep(
+                "weights", step.round, owing[0], (), 0.0, ()
+            )  # until everybody else has come to this time
             if all(self.arrived.get(key, float("inf")) <= self.now for key in step.needs):
                 return
             yield self._weights(device, step.round, owing.pop(0))
 
-    def _weights(self, device: str, round: int, j: int) -> Step:
-        return Step("weights", round, j, (), self.messages.compute_s(device, "weights"), ())
+    def _weights(self, device: str, round: int, j: int) -> SimulatedStep:
+        return SimulatedStep("weights", round, j, (), self.messages.compute_s(device, "weights"), ())
 
-    def _steps(self, device: str, action: Action, round: int) -> Iterator[Step]:
+    def _steps(self, device: str, action: Action, round: int) -> Iterator[SimulatedStep]:
         j, kind = action.micro_batch, action.kind
         if kind in ("forward", "backward"):
-            yield Step(kind, round, j, (), self.messages.compute_s(device, kind), ())
+            yield SimulatedStep(kind, round, j, (), self.messages.compute_s(device, kind), ())
         elif kind in ("receive_inputs", "receive_gradients"):
             parcels = self.messages.arriving(device, kind, j)
-            needs: tuple[Key, ...] = tuple((p.kind, round, j, p.source, p.target) for p in parcels)
+            needs: tuple[MessageKey, ...] = tuple((p.kind, round, j, p.source, p.target) for p in parcels)
             if kind == "receive_inputs" and self.messages.is_fed(device):
                 needs += (("feed", round, j, device),)
-            yield Step(kind, round, j, needs, self.messages.handling_s(device, parcels), ())
+            yield SimulatedStep(kind, round, j, needs, self.messages.handling_s(device, parcels), ())
         elif kind in ("send_outputs", "send_gradients"):
             parcels = self.messages.leaving(device, kind, j)
-            sends: tuple[tuple[Key, Parcel], ...] = tuple(((p.kind, round, j, p.source, p.target), p) for p in parcels)
-            yield Step(kind, round, j, (), self.messages.handling_s(device, parcels), sends)
+            sends: tuple[tuple[MessageKey, PlannedMessage], ...] = tuple(
+                ((p.kind, round, j, p.source, p.target), p) for p in parcels
+            )
+            yield SimulatedStep(kind, round, j, (), self.messages.handling_s(device, parcels), sends)
         elif kind == "ready":
-            yield Step(kind, round, j, (), 0.0, ())
+            yield SimulatedStep(kind, round, j, (), 0.0, ())
 
     def _awaited(self, device: str, j: int) -> bool:
         """Whether an earlier stage waits for the device's gradients: those go first, and sums after the backward."""
         return bool(self.messages.leaving(device, "send_gradients", j))
 
-    def _last_backward(self, device: str, summing: SummingSteps, j: int) -> Iterator[Step]:
+    def _last_backward(self, device: str, summing: SummingSteps, j: int) -> Iterator[SimulatedStep]:
         """The last backward of a round, in pieces: after each, gradients that are complete are sent and added up."""
         seconds, done = self.messages.compute_s(device, "backward"), 0.0
         for number, bucket in enumerate(summing.buckets):
-            yield Step("backward", summing.round, j, (), (bucket.ready - done) * seconds, ())
+            yield SimulatedStep("backward", summing.round, j, (), (bucket.ready - done) * seconds, ())
             done = bucket.ready
             yield from summing.offer(number, j)
-            yield Step("backward", summing.round, j, (), 0.0, ())  # until everybody else has come to this time
+            yield SimulatedStep("backward", summing.round, j, (), 0.0, ())  # until everybody else has come to this time
             yield from summing.poll(j, self.now)
         if done < 1.0:
-            yield Step("backward", summing.round, j, (), (1.0 - done) * seconds, ())
+            yield SimulatedStep("backward", summing.round, j, (), (1.0 - done) * seconds, ())

@@ -10,7 +10,7 @@ from potluck.plan.cost import CostModel
 from potluck.plan.events import Simulated, simulate
 from potluck.plan.groups import uncoupled
 from potluck.plan.memory import peak_bytes
-from potluck.plan.messages import Messages, Parcel
+from potluck.plan.messages import Messages, PlannedMessage
 from potluck.plan.schedule import late_weights
 from potluck.plan.tables import Tables, ends
 from potluck.types import COORDINATOR, LinkProfile, ModelFacts, Plan, Profile, Stage
@@ -86,7 +86,7 @@ class Explainer:
             sent[pair] = sent.get(pair, 0.0) + parcel.transfer_s
         return {pair: seconds / self.simulated.round_s for pair, seconds in sent.items() if seconds}
 
-    def _parcels(self, messages: Messages) -> Sequence[Parcel]:
+    def _parcels(self, messages: Messages) -> Sequence[PlannedMessage]:
         found = [parcel for _, parcel in messages.feeds()]
         for device in self.plan.devices:
             for kind in ("send_outputs", "send_gradients"):

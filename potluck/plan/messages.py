@@ -16,7 +16,7 @@ from potluck.types import COORDINATOR, ModelFacts, Plan
 
 
 @dataclass(frozen=True)
-class Parcel:
+class PlannedMessage:
     """A message between two devices."""
 
     kind: str
@@ -35,8 +35,8 @@ class Messages:
         self._edges = Edges(facts)
         self._out, self._back = self._edges.between([s.blocks for s in plan.stages])
         self._home = {d: stage_of(plan, d) for d in plan.devices}
-        self._known: dict[tuple[str, str, int], tuple[Parcel, ...]] = {}
-        self._summing: dict[tuple[str, str], tuple[list[Parcel], list[Parcel]]] = {}
+        self._known: dict[tuple[str, str, int], tuple[PlannedMessage, ...]] = {}
+        self._summing: dict[tuple[str, str], tuple[list[PlannedMessage], list[PlannedMessage]]] = {}
         self._compute: dict[tuple[str, str], float] = {}
         self._buckets: dict[int, list[Bucket]] = {}
         self._ways: dict[tuple[tuple[int, int], int, bool], tuple[Route, ...]] = {}
@@ -78,7 +78,7 @@ class Messages:
         index = self._home[device]
         return late_weights(self._plan, index) > 0 and any(later == index for _, later in self._back)
 
-    def handling_s(self, device: str, parcels: Iterable[Parcel]) -> float:
+    def handling_s(self, device: str, parcels: Iterable[PlannedMessage]) -> float:
         """Compute time that sending or receiving these costs the device."""
         profile = self._tables.devices[device].profile
         rate = profile.copy_bytes_s
@@ -89,7 +89,7 @@ class Messages:
         index = self._home[device]
         return index == len(self._plan.stages) - 1 or self._edges.fed(self._plan.stages[index].blocks) > 0
 
-    def feeds(self) -> list[tuple[int, Parcel]]:
+    def feeds(self) -> list[tuple[int, PlannedMessage]]:
         """What the coordinator sends for a round, in order, with the micro-batch it belongs to."""
         plan, found = self._plan, []
         for j in range(plan.micro_batches):
@@ -102,11 +102,11 @@ class Messages:
                         )
         return found
 
-    def leaving(self, device: str, kind: str, j: int) -> tuple[Parcel, ...]:
+    def leaving(self, device: str, kind: str, j: int) -> tuple[PlannedMessage, ...]:
         """What the device sends after a forward ("send_outputs") or a backward ("send_gradients")."""
         return self._kept(device, kind, j, mine=0 if kind == "send_outputs" else 1, outwards=True)
 
-    def arriving(self, device: str, kind: str, j: int) -> tuple[Parcel, ...]:
+    def arriving(self, device: str, kind: str, j: int) -> tuple[PlannedMessage, ...]:
         """What must be there before a forward ("receive_inputs") or a backward ("receive_gradients")."""
         return self._kept(device, kind, j, mine=1 if kind == "receive_inputs" else 0, outwards=False)
 
@@ -125,14 +125,14 @@ class Messages:
         """The device and those it shares its stage with."""
         return tuple(m.device for m in self._plan.stages[self._home[device]].group)
 
-    def bucket(self, phase: str, bucket: Bucket, source: str, target: str) -> Parcel:
+    def bucket(self, phase: str, bucket: Bucket, source: str, target: str) -> PlannedMessage:
         """One device's part of a bucket, or its sums."""
         return self._parcel(phase, source, target, bucket.size_bytes)
 
-    def tied(self, device: str, phase: str) -> tuple[list[Parcel], list[Parcel]]:
+    def tied(self, device: str, phase: str) -> tuple[list[PlannedMessage], list[PlannedMessage]]:
         """What the device sends and gets while gradients of weights tied across stages are summed."""
-        out: list[Parcel] = []
-        back: list[Parcel] = []
+        out: list[PlannedMessage] = []
+        back: list[PlannedMessage] = []
         for (adder, member), size in self._ties.items():
             if device in (adder, member):
                 leaves = (device == member) == (phase == "reduce")
@@ -140,14 +140,14 @@ class Messages:
                 (out if leaves else back).append(self._parcel(phase, source, target, size))
         return out, back
 
-    def summing(self, device: str, phase: str) -> tuple[list[Parcel], list[Parcel]]:
+    def summing(self, device: str, phase: str) -> tuple[list[PlannedMessage], list[PlannedMessage]]:
         """All that the device sends and gets while gradients are summed: its parts, or the sums."""
         known = self._summing.get((device, phase))
         if known is None:
             known = self._summing[device, phase] = self._summed(device, phase)
         return known
 
-    def _summed(self, device: str, phase: str) -> tuple[list[Parcel], list[Parcel]]:
+    def _summed(self, device: str, phase: str) -> tuple[list[PlannedMessage], list[PlannedMessage]]:
         out, back = [], []
         for peer, (theirs, mine) in self._shared_bytes(device).items():
             sent, got = (theirs, mine) if phase == "reduce" else (mine, theirs)
@@ -185,7 +185,7 @@ class Messages:
                     sizes[pair] = max(sizes.get(pair, 0), self._facts.blocks[users[0]].trainable_bytes)
         return sizes
 
-    def _kept(self, device: str, kind: str, j: int, *, mine: int, outwards: bool) -> tuple[Parcel, ...]:
+    def _kept(self, device: str, kind: str, j: int, *, mine: int, outwards: bool) -> tuple[PlannedMessage, ...]:
         key = (device, kind, j)
         found = self._known.get(key)
         if found is None:
@@ -193,7 +193,7 @@ class Messages:
             found = self._known[key] = tuple(self._routed(device, j, forward, mine, outwards))
         return found
 
-    def _routed(self, device: str, j: int, forward: bool, mine: int, outwards: bool) -> Iterable[Parcel]:
+    def _routed(self, device: str, j: int, forward: bool, mine: int, outwards: bool) -> Iterable[PlannedMessage]:
         for pair, row_bytes in self._touching[forward, mine].get(self._home[device], ()):
             for route in self._routes(pair, j, forward):
                 if device == (route.source if outwards else route.target):
@@ -209,8 +209,8 @@ class Messages:
             known = self._ways[key] = routes(earlier, later) if forward else routes(later, earlier)
         return known
 
-    def _parcel(self, kind: str, source: str, target: str, size: int) -> Parcel:
-        return Parcel(
+    def _parcel(self, kind: str, source: str, target: str, size: int) -> PlannedMessage:
+        return PlannedMessage(
             kind=kind,
             source=source,
             target=target,

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from potluck.plan.edges import Pair
+from potluck.plan.edges import StagePair
 from potluck.plan.tables import Array
 from potluck.types import Medium
 
@@ -21,7 +21,7 @@ Places = NDArray[np.intp]
 
 
 @dataclass(frozen=True)
-class Work:
+class StationWork:
     """What a stage does for each micro-batch (first axis), in each plan of a batch (second axis)."""
 
     forward_s: Array
@@ -41,9 +41,9 @@ class Wire:
 class Pipeline:
     """Plans with the same number of stages, the same depths and the same number of micro-batches."""
 
-    stages: Sequence[Work]
-    out: Mapping[Pair, Wire]  # (earlier, later) → activations
-    back: Mapping[Pair, Wire]  # (earlier, later) → gradients, from the later to the earlier
+    stages: Sequence[StationWork]
+    out: Mapping[StagePair, Wire]  # (earlier, later) → activations
+    back: Mapping[StagePair, Wire]  # (earlier, later) → gradients, from the later to the earlier
     begin_s: Sequence[Array]  # when each stage can start
     depths: tuple[int, ...]
     micro_batches: int
@@ -75,13 +75,13 @@ def _only(pipeline: Pipeline, plan: int) -> Any:
     def numbers(values: Any) -> list[Any]:
         return list(np.asarray(values)[:, plan].tolist())
 
-    def wires(given: Mapping[Pair, Wire]) -> dict[Pair, Any]:
+    def wires(given: Mapping[StagePair, Wire]) -> dict[StagePair, Any]:
         return {pair: Wire(numbers(w.occupancy_s), numbers(w.latency_s)) for pair, w in given.items()}  # type: ignore[arg-type]
 
     stages: list[Any] = []
     for work in pipeline.stages:
         holder = None if work.holder is None else numbers(work.holder)
-        stages.append(Work(numbers(work.forward_s), numbers(work.backward_s), holder))  # type: ignore[arg-type]
+        stages.append(StationWork(numbers(work.forward_s), numbers(work.backward_s), holder))  # type: ignore[arg-type]
     begin: list[Any] = [float(b[plan]) for b in pipeline.begin_s]
     return replace(pipeline, stages=stages, out=wires(pipeline.out), back=wires(pipeline.back), begin_s=begin)
 

@@ -15,7 +15,7 @@ USUAL = 1.3  # where nothing was rehearsed
 _LEAST, _MOST = 1.0, 4.0
 
 
-class Rehearsal(Protocol):
+class RehearsedMemory(Protocol):
     """How much a process grew while it trained some blocks."""
 
     @property
@@ -45,7 +45,7 @@ def to_rehearse(facts: ModelFacts) -> tuple[tuple[int, int], ...]:
 
 
 def with_resident(
-    profile: DeviceProfile, facts: ModelFacts, rows: int, in_flight: int, rehearsed: Iterable[Rehearsal]
+    profile: DeviceProfile, facts: ModelFacts, rows: int, in_flight: int, rehearsed: Iterable[RehearsedMemory]
 ) -> DeviceProfile:
     """The profile with what the rehearsals showed; a block that took part in none gets the usual or the worst."""
     tables = DeviceTables(profile)

@@ -17,7 +17,7 @@ import numpy as np
 
 from potluck.errors import PlanError
 from potluck.plan.bound import lower_bound_s
-from potluck.plan.cost import CostModel, Line, Shape
+from potluck.plan.cost import CostModel, Shape, StationLine
 from potluck.plan.fitting import fitting_plan, shortfall
 from potluck.plan.guide import Guess, Guide
 from potluck.plan.jury import Judged, Jury, Others
@@ -150,10 +150,10 @@ class Search:
         self._few = len(self._devices) <= EXHAUSTIVE_DEVICES
         self._seen: dict[Groups, float] = {}
         self._slowest: dict[Groups, float] = {}
-        self._pool: dict[Shape, tuple[float, Line]] = {}
+        self._pool: dict[Shape, tuple[float, StationLine]] = {}
         self._guessed: dict[Groups, list[Guess]] = {}
-        self._by_count: dict[int, tuple[float, Line]] = {}  # number of devices → the best plan with so many
-        self._with: dict[str, tuple[float, Line]] = {}  # device → the best plan with it
+        self._by_count: dict[int, tuple[float, StationLine]] = {}  # number of devices → the best plan with so many
+        self._with: dict[str, tuple[float, StationLine]] = {}  # device → the best plan with it
         self._best_guess = self._best = float("inf")
         self.tried = 0
 
@@ -201,7 +201,7 @@ class Search:
         if (plan.micro_batch_size, plan.micro_batches) != (self.cost.rows, self.cost.micro_batches):
             return []
         groups = tuple(tuple(m.device for m in stage.group) for stage in plan.stages)
-        found: list[tuple[float, Line]] = []
+        found: list[tuple[float, StationLine]] = []
         for other in neighbours(groups, self._devices, self._seed):
             if time.monotonic() > deadline:
                 break
@@ -348,7 +348,7 @@ class Search:
             self._pool = dict(keep)
         return best
 
-    def _remember(self, seconds: float, shape: Shape, line: Line) -> None:
+    def _remember(self, seconds: float, shape: Shape, line: StationLine) -> None:
         """Keeps the best plan for each number of devices, and with each device."""
         devices = [d for _, group in shape.stages for d in group]
         if seconds < self._by_count.get(len(devices), (np.inf,))[0]:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-Seconds = Callable[[int, int], float]  # (place in the group, share) → seconds
+_SecondsOfShare = Callable[[int, int], float]  # (place in the group, share) → seconds
 
 
-def allocate(seconds: Seconds, total: int, caps: Sequence[int], least: int) -> tuple[int, ...] | None:
+def allocate(seconds: _SecondsOfShare, total: int, caps: Sequence[int], least: int) -> tuple[int, ...] | None:
     """Shares that add up to `total`, each at least `least` and at most its cap, or None if there are none.
 
     The first part is Asteroid's balancing: in proportion to capacity, whoever reaches its cap drops out, and the rest
@@ -42,7 +42,7 @@ def _proportional(capacity: Sequence[float], total: int, caps: Sequence[int], le
     return shares
 
 
-def _off_load(seconds: Seconds, shares: list[int], caps: Sequence[int], least: int) -> tuple[int, ...]:
+def _off_load(seconds: _SecondsOfShare, shares: list[int], caps: Sequence[int], least: int) -> tuple[int, ...]:
     places = range(len(shares))
     times = [seconds(d, shares[d]) for d in places]
     for _ in range(sum(shares) * len(shares)):  # each step lowers the worst pair, so this is never reached

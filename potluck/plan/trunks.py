@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 
-from potluck.plan.edges import Pair
+from potluck.plan.edges import StagePair
 from potluck.plan.routes import routes, rows
 from potluck.plan.station import Station, Stations
 from potluck.plan.summing import summing_parcels
@@ -23,7 +23,9 @@ class Trunks:
         self._feeds: dict[int, _Loads] = {}
         self._sums: dict[tuple[Member, ...], _Loads] = {}
 
-    def busiest_s(self, line: tuple[Station, ...], out: Mapping[Pair, int], back: Mapping[Pair, int]) -> float:
+    def busiest_s(
+        self, line: tuple[Station, ...], out: Mapping[StagePair, int], back: Mapping[StagePair, int]
+    ) -> float:
         """Seconds of a round for which the busiest shared line is taken; 0 where there is none."""
         if not self._tables.has_trunks:
             return 0.0

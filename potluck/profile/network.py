@@ -23,7 +23,7 @@ _REPEATS = 3
 PROCESSOR_BOUND_BYTES_S = 400e6  # what is faster is limited by copying, and says nothing about the medium
 _HALF = 1.5  # both directions at once take so much longer where they share the line
 
-Pair = tuple[str, str]
+DevicePair = tuple[str, str]
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class Trunk:
     probing: Probing  # of one link that had it to itself
 
 
-def pair_rounds(devices: Sequence[str]) -> list[list[Pair]]:
+def pair_rounds(devices: Sequence[str]) -> list[list[DevicePair]]:
     """Pairs to measure, in rounds in which nobody takes part twice; the coordinator is one of the nodes."""
     nodes = [COORDINATOR, *devices]
     if len(devices) <= ALL_PAIRS_UP_TO:
@@ -52,7 +52,7 @@ def pair_rounds(devices: Sequence[str]) -> list[list[Pair]]:
     return _packed([*ring, *((COORDINATOR, device) for device in devices)])
 
 
-def _tournament(nodes: Sequence[str]) -> list[list[Pair]]:
+def _tournament(nodes: Sequence[str]) -> list[list[DevicePair]]:
     """Everybody meets everybody: one stays, the others move round."""
     places: list[str | None] = [*nodes] if len(nodes) % 2 == 0 else [*nodes, None]
     rounds = []
@@ -64,9 +64,9 @@ def _tournament(nodes: Sequence[str]) -> list[list[Pair]]:
     return [pairs for pairs in rounds if pairs]
 
 
-def _packed(pairs: Sequence[Pair]) -> list[list[Pair]]:
+def _packed(pairs: Sequence[DevicePair]) -> list[list[DevicePair]]:
     """Pairs in as few rounds as going through them in order gives."""
-    rounds: list[list[Pair]] = []
+    rounds: list[list[DevicePair]] = []
     for pair in pairs:
         for members in rounds:
             if not any(set(pair) & set(other) for other in members):
@@ -160,14 +160,14 @@ class _Rally:
         return time.perf_counter() - started
 
 
-def medium(found: Mapping[Pair, Probing]) -> Medium:
+def medium(found: Mapping[DevicePair, Probing]) -> Medium:
     """Whether both directions of most links get through at once; "full" where only the processor is the limit."""
     votes = [p.both_ratio > _HALF for p in found.values() if p.bandwidth_bytes_s < PROCESSOR_BOUND_BYTES_S]
     return "half" if votes and 2 * sum(votes) > len(votes) else "full"
 
 
 def link_profiles(
-    devices: Sequence[str], found: Mapping[Pair, Probing], trunks: Mapping[Pair, Trunk] | None = None
+    devices: Sequence[str], found: Mapping[DevicePair, Probing], trunks: Mapping[DevicePair, Trunk] | None = None
 ) -> tuple[LinkProfile, ...]:
     """Every direction of every link; one that was not measured is as good as the worse of its two ends' others.
 

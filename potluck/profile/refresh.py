@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 
 from potluck.profile.cells import only
-from potluck.profile.network import PROCESSOR_BOUND_BYTES_S, Pair, Probing, Trunk
+from potluck.profile.network import PROCESSOR_BOUND_BYTES_S, DevicePair, Probing, Trunk
 from potluck.types import DeviceProfile, LinkProfile, Timing
 from potluck.units import factor_text, milliseconds
 
@@ -42,8 +42,8 @@ def refresh(profile: DeviceProfile, block: int, again: Sequence[Timing], toleran
 
 def links_changed(
     links: Sequence[LinkProfile],
-    found: Mapping[Pair, Probing],
-    trunks: Mapping[Pair, Trunk],
+    found: Mapping[DevicePair, Probing],
+    trunks: Mapping[DevicePair, Trunk],
     tolerance: float = LINK_TOLERANCE,
 ) -> str | None:
     """Why the links from before no longer hold, in words, or None if they do.

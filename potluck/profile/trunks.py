@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations, product
 
-from potluck.profile.network import PROCESSOR_BOUND_BYTES_S, Pair, Probing, Trunk
+from potluck.profile.network import PROCESSOR_BOUND_BYTES_S, DevicePair, Probing, Trunk
 from potluck.types import COORDINATOR, TRUNK_ARROW
 
 MOST_ROOMS = 4  # beyond, trying every two of them would take too long
@@ -26,10 +26,10 @@ class Passage:
     """Two rooms, and pairs from one to the other that have no device in common."""
 
     rooms: tuple[tuple[str, ...], tuple[str, ...]]
-    pairs: tuple[Pair, ...]  # of two or more
+    pairs: tuple[DevicePair, ...]  # of two or more
 
 
-def rooms(found: Mapping[Pair, Probing]) -> list[tuple[str, ...]]:
+def rooms(found: Mapping[DevicePair, Probing]) -> list[tuple[str, ...]]:
     """Devices, and the coordinator, that reach each other as fast as their own lines allow, if by way of others.
 
     The fastest links join first: one with a slow line of its own, that reaches two rooms alike, then joins no two.
@@ -46,16 +46,16 @@ def rooms(found: Mapping[Pair, Probing]) -> list[tuple[str, ...]]:
     return sorted(tuple(sorted(room)) for room in _settled(joined, rates, own))
 
 
-def _rates(found: Mapping[Pair, Probing]) -> dict[Pair, float]:
+def _rates(found: Mapping[DevicePair, Probing]) -> dict[DevicePair, float]:
     """What each pair carries in the worse direction: a line may be fast one way only."""
-    rates: dict[Pair, float] = {}
+    rates: dict[DevicePair, float] = {}
     for ends, probing in found.items():
         pair = min(ends), max(ends)
         rates[pair] = min(rates.get(pair, PROCESSOR_BOUND_BYTES_S), probing.bandwidth_bytes_s)
     return rates
 
 
-def _own(rates: Mapping[Pair, float]) -> dict[str, float]:
+def _own(rates: Mapping[DevicePair, float]) -> dict[str, float]:
     """What the line of each end carries, as far as its links show."""
     own: dict[str, float] = {}
     for pair, rate in rates.items():
@@ -69,7 +69,7 @@ def _fastest(room: Iterable[str], own: Mapping[str, float]) -> float:
 
 
 def _settled(
-    joined: Sequence[tuple[str, ...]], rates: Mapping[Pair, float], own: Mapping[str, float]
+    joined: Sequence[tuple[str, ...]], rates: Mapping[DevicePair, float], own: Mapping[str, float]
 ) -> list[set[str]]:
     """Each with a slow line of its own in the room whose others it mostly reaches best: one link says too little."""
     firm = [{name for name in room if own[name] >= _SLOW * _fastest(room, own)} for room in joined]
@@ -82,7 +82,7 @@ def _settled(
     return settled
 
 
-def passages(found: Mapping[Pair, Probing]) -> list[Passage]:
+def passages(found: Mapping[DevicePair, Probing]) -> list[Passage]:
     """Between which rooms there may be one line for all. A device alone in a room has a slow line of its own."""
     # The coordinator has other things to do: last. Its room is the first, so that all pairs send the same way at once.
     every = sorted(rooms(found), key=lambda room: COORDINATOR not in room)
@@ -101,13 +101,15 @@ def passages(found: Mapping[Pair, Probing]) -> list[Passage]:
     return result
 
 
-def through(passage: Passage, alone: Mapping[Pair, Probing], at_once: Mapping[Pair, Probing]) -> dict[Pair, Trunk]:
+def through(
+    passage: Passage, alone: Mapping[DevicePair, Probing], at_once: Mapping[DevicePair, Probing]
+) -> dict[DevicePair, Trunk]:
     """Every link between the two rooms, measured or not, by the line it shares: one for each way that is shared.
 
     A way is shared if pairs carry clearly less at once than one of them did alone; the other may have room for all.
     """
     first, second = passage.rooms
-    trunks: dict[Pair, Trunk] = {}
+    trunks: dict[DevicePair, Trunk] = {}
     for sources, targets in ((first, second), (second, first)):
         known = next(p for (source, _), p in alone.items() if source in sources)
         together = statistics.fmean(p.bandwidth_bytes_s for (source, _), p in at_once.items() if source in sources)

@@ -15,13 +15,17 @@ from potluck.errors import PlanError
 from potluck.plan.groups import proportional_shares
 from potluck.types import Member, Plan, Stage
 
-Seconds = Callable[[Plan], float]  # what a plan costs; infinite for one that does not fit or may not be
+_SecondsOfPlan = Callable[[Plan], float]  # what a plan costs; infinite for one that does not fit or may not be
 _MANY_SWAPS = 120  # tried in all
 _MANY_CUTS = 8  # tried for each stage, where several are lost: their numbers multiply
 
 
 def nearest(
-    plan: Plan, lost: Collection[str], idle: Sequence[str], seconds: Seconds, apart: Sequence[tuple[str, str]] = ()
+    plan: Plan,
+    lost: Collection[str],
+    idle: Sequence[str],
+    seconds: _SecondsOfPlan,
+    apart: Sequence[tuple[str, str]] = (),
 ) -> Plan | None:
     """The fastest of the plans that are close to the one in force; None if there is none that can be run.
 
@@ -49,7 +53,7 @@ def estranged(devices: Collection[str], apart: Iterable[tuple[str, str]]) -> set
     return {d for pair in apart if set(pair) & set(devices) for d in pair if d not in devices}
 
 
-def settled(plan: Plan, idle: Sequence[str], seconds: Seconds) -> Plan:
+def settled(plan: Plan, idle: Sequence[str], seconds: _SecondsOfPlan) -> Plan:
     """The plan with its devices in each other's places, or idle ones in theirs, as long as that costs less.
 
     A plan that was found without a look at who holds what has equal devices in any order.

@@ -41,12 +41,12 @@ from potluck.datasets.local import LocalData
 from potluck.errors import OUT_OF_MEMORY, Cancelled, DeviceError, InputError, LinkError, PotluckError
 from potluck.runtime.carriers import open_link
 from potluck.runtime.devices import host_words, is_out_of_memory
-from potluck.runtime.holding import Client, found_again, write_held
+from potluck.runtime.holding import CoordinatorClient, found_again, write_held
 from potluck.runtime.measuring import Surveyor
 from potluck.runtime.misbehaviour import misbehave
 from potluck.runtime.own_work import OwnWork
 from potluck.runtime.stage import StageState
-from potluck.runtime.stage_work import StageWork
+from potluck.runtime.stage_work import StageHolder
 from potluck.runtime.throttle import Throttle
 from potluck.types import DeviceSpec, Held
 from potluck.units import duration_text
@@ -81,7 +81,7 @@ class Agent:
     """
 
     def __init__(
-        self, client: Client, spec: DeviceSpec, device: torch.device, bind: str, say: Callable[[str], None],
+        self, client: CoordinatorClient, spec: DeviceSpec, device: torch.device, bind: str, say: Callable[[str], None],
         hold_s: float = 0.0, chaos: bool = False, failpoint: Callable[[str], None] = lambda order: None,
         data: Sequence[LocalData] = (),
     ) -> None:  # fmt: skip
@@ -93,7 +93,7 @@ class Agent:
         self._work: queue.Queue[AgentOrder | Welcome | Load | Work] = queue.Queue()
         self._link: Link | None = None
         self._pump = threading.Thread(target=self._listen, name="potluck-orders", daemon=True)
-        self._stage = StageWork(self, spec, device, self._throttle, say, self._stored, _TIMEOUT_S)
+        self._stage = StageHolder(self, spec, device, self._throttle, say, self._stored, _TIMEOUT_S)
         self._surveyor = Surveyor(client, spec, device)
         self._own = OwnWork(spec.name, device, {one.name: one for one in data}, bind, self._throttle, self.fetch)
         self._welcome: Welcome | None = None

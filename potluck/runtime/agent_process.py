@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from potluck.datasets.local import LocalData
 from potluck.runtime.agent import Agent
 from potluck.runtime.devices import settle
-from potluck.runtime.holding import Client
+from potluck.runtime.holding import CoordinatorClient
 from potluck.runtime.warm_up import warm_up
 from potluck.types import DeviceSpec
 from potluck.units import duration_text
@@ -38,7 +38,7 @@ def run_agent(
     warm_up(device)
     gc.freeze()  # what is loaded stays: no collection has to look at it again
     wait_s = max(_JOIN_TIMEOUT_S, hold_s)
-    client: Client = ControlClient(
+    client: CoordinatorClient = ControlClient(
         address, FromCoordinator, timeout_s=wait_s,
         nobody_yet=lambda: say(f"nobody listens at {address} yet; trying for {duration_text(wait_s)}"),
     )  # fmt: skip

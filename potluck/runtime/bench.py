@@ -15,7 +15,7 @@ from potluck.model.kernels import channels_last
 from potluck.model.program import Program, ProgramPair, shape_of
 from potluck.optimizers import Optimizer
 from potluck.profile.live_bytes import meter, storage_bytes
-from potluck.runtime.pace import Pace
+from potluck.runtime.pace import CpuPace
 from potluck.runtime.stage import Rows, StageRunner, StageState
 from potluck.runtime.throttle import Throttle
 
@@ -40,7 +40,7 @@ class Rig:
     samples: Mapping[str, torch.Tensor]  # a few rows of every feed
     device: torch.device
     speed: float
-    pace: Pace | None = None  # None: seconds are what the clock says
+    pace: CpuPace | None = None  # None: seconds are what the clock says
 
     def piece(self, block: int) -> Piece:
         return self.carvers[0].piece(*self.programs.train.block_range(block, block + 1))

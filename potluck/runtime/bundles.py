@@ -11,7 +11,7 @@ from potluck.errors import LinkError
 
 _LARGE_BYTES = 1 << 19  # from here on a gradient travels as it is; a copy of it would cost more than a message part
 
-Gradients = Mapping[str, torch.Tensor | None]
+_Gradients = Mapping[str, torch.Tensor | None]
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,7 @@ class Bundle:
     pieces: list[torch.Tensor]  # small ones by type, in the order of names; then the large ones
 
     @classmethod
-    def of(cls, names: Sequence[str], gradients: Gradients) -> Bundle:
+    def of(cls, names: Sequence[str], gradients: _Gradients) -> Bundle:
         """Gathers them."""
         given = [g for n in names if (g := gradients[n]) is not None]
         small: dict[torch.dtype, list[torch.Tensor]] = {}

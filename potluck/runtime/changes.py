@@ -9,9 +9,9 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 from msgspec.structs import replace
 
-from potluck.control.cluster_words import ChangeKind, Wanted
+from potluck.control.cluster_words import ChangeKind, WantedChange
 from potluck.control.drift import Drift
-from potluck.control.setbacks import Pair
+from potluck.control.setbacks import UnreachedPair
 from potluck.errors import OUT_OF_MEMORY, PlanError
 from potluck.plan.events import simulate
 from potluck.plan.groups import shareable
@@ -38,7 +38,7 @@ _LESS = 0.9  # of what it had to hold then
 _ENDED = "is gone (the connection"  # rather than silent
 
 
-class Changes:
+class Replanner:
     """Who comes and goes, and the search for a better plan, in the background."""
 
     def __init__(self, live: LiveFleet, prepared: PreparedJob, profile: Profile | None, options: Options) -> None:
@@ -46,7 +46,7 @@ class Changes:
         self._measure_s, self._plan_s = min(_MEASURE_S, options.profile_s), options.plan_s
         self.profile = profile
         self.force: Plan | None = None  # the plan in force
-        self.apart: tuple[Pair, ...] = ()  # devices that must not be in a plan together
+        self.apart: tuple[UnreachedPair, ...] = ()  # devices that must not be in a plan together
         self._drift = Drift()
         self._slow: tuple[str, ...] = ()  # devices whose pace has changed, if that is why a plan is looked for
         self._leaving: list[str] = []
@@ -138,11 +138,11 @@ class Changes:
         except PlanError:
             return None
 
-    def due(self, rounds_left: int) -> Wanted | None:
+    def due(self, rounds_left: int) -> WantedChange | None:
         """What is to change before the next round."""
         leaving = tuple(d for d in self._leaving if self.force is not None and d in self.force.devices)
         if leaving:
-            return Wanted(kind="left", why=f"{', '.join(leaving)} leaves", devices=leaving)
+            return WantedChange(kind="left", why=f"{', '.join(leaving)} leaves", devices=leaving)
         for device in list(self._leaving):
             if device in self._live.roster.specs:
                 self._live.roster.release(device)
@@ -154,7 +154,7 @@ class Changes:
             return None
         return self._if_worth_it(plan, rounds_left)
 
-    def _if_worth_it(self, plan: Plan, rounds_left: int) -> Wanted | None:
+    def _if_worth_it(self, plan: Plan, rounds_left: int) -> WantedChange | None:
         if self.profile is None or self.force is None:
             return None
         facts = self._prepared.facts
@@ -165,7 +165,7 @@ class Changes:
         words = f"a better plan: {milliseconds(then_s)} a round instead of {milliseconds(now_s)}"
         joined = tuple(d for d in plan.devices if d not in self.force.devices)
         kind: ChangeKind = "slow" if self._slow else "joined" if joined else "plan"
-        return Wanted(kind=kind, why=words, devices=self._slow or joined, plan=plan)
+        return WantedChange(kind=kind, why=words, devices=self._slow or joined, plan=plan)
 
     def _moving_s(self) -> float:
         """What a change costs at most: the whole model over one link."""

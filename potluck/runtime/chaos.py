@@ -17,7 +17,7 @@ REPORT = "chaos.md"
 _LATEST_S = 30.0  # after which an incident is not the fault's any more
 
 
-class Rehearsal:
+class FaultRehearsal:
     """A watcher of a run that lets faults happen after their rounds."""
 
     def __init__(self, roster: Roster, faults: Sequence[Fault], first_round: int, started_s: float) -> None:

@@ -30,7 +30,7 @@ from potluck.recover.placement import Restart
 from potluck.runtime.evaluation import Evaluator, Judge, seen_before
 from potluck.runtime.feeder import FedRound, Feeder
 from potluck.runtime.loading import training_loader
-from potluck.runtime.saving import Saver
+from potluck.runtime.saving import Checkpointer
 from potluck.runtime.session import Session, TermOver
 from potluck.runtime.state_transfer import send_state
 from potluck.schedules import multiplier
@@ -46,7 +46,7 @@ _BEGUN_ALONE = 2  # so it always has the next orders already
 _GOES_ON = "goes on from what was trained again: the numbers are not the same bits any more"
 
 
-class Machine(Protocol):
+class TermMachine(Protocol):
     """The state machine that decides what becomes of rounds and terms."""
 
     @property
@@ -74,10 +74,10 @@ def write_down(ledger: Ledger, written: LedgerEntry, other_bits: str) -> str:
     return f"trained again, it has another {what} than before ({why})" if what else ""
 
 
-class Coordinator:
+class RoundLoop:
     """Trains one job over the devices of one plan, until it is done or the term is over."""
 
-    def __init__(self, session: Session, machine: Machine) -> None:
+    def __init__(self, session: Session, machine: TermMachine) -> None:
         self.s, self._machine = session, machine
         self.alone = len(session.plan.devices) == 1
         self.order = session.order
@@ -88,7 +88,7 @@ class Coordinator:
         self.committed = session.first_round
         trainable = [x for x in session.layout.programs.train.sources if x.kind == "parameter" and x.trainable]
         self.parameters = [x.name for x in trainable]
-        self.saver = Saver(session, self.say)
+        self.saver = Checkpointer(session, self.say)
         self.judge = Judge(session.job, *seen_before(session.folder.path, session.first_round))
         self.stopped_early = False
 

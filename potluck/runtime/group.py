@@ -13,7 +13,7 @@ from potluck.runtime.bundles import Bundle, take, total
 from potluck.runtime.exchange import Site
 from potluck.runtime.group_statistics import Statistics, merged, read, written
 from potluck.runtime.parcels import pack, unpack
-from potluck.runtime.sums import Bucket, Sums
+from potluck.runtime.sums import ParameterBucket, Sums
 from potluck.wire.link import Tag
 
 
@@ -74,7 +74,7 @@ class Reducer:
                 if bucket.statistics:
                     stage.running.statistics = self._told[bucket.adder]
 
-    def _offer(self, bucket: Bucket) -> None:
+    def _offer(self, bucket: ParameterBucket) -> None:
         """Hands this device's gradients to whoever adds them up."""
         stage, me = self._site.stage, self._site.me
         self._offered.add(bucket.number)
@@ -86,7 +86,7 @@ class Reducer:
         else:
             self._send(bucket, "reduce", own, [bucket.adder])
 
-    def _collect(self, bucket: Bucket, *, wait: bool) -> None:
+    def _collect(self, bucket: ParameterBucket, *, wait: bool) -> None:
         """Takes the others' gradients of a bucket; when all are there, adds them up and gives everybody the sums."""
         site, parts = self._site, self._parts[bucket.number]
         for peer in bucket.holders:
@@ -100,16 +100,16 @@ class Reducer:
             site.stage.running.statistics = merged([self._told[device] for device in bucket.holders])
         self._send(bucket, "sum", self._added[bucket.number], [d for d in bucket.holders if d != site.me])
 
-    def _tag(self, bucket: Bucket, phase: str) -> Tag:
+    def _tag(self, bucket: ParameterBucket, phase: str) -> Tag:
         return Tag(phase, self._round, bucket.number)
 
-    def _send(self, bucket: Bucket, phase: str, bundle: Bundle, peers: list[str]) -> None:
+    def _send(self, bucket: ParameterBucket, phase: str, bundle: Bundle, peers: list[str]) -> None:
         more = written(self._site.stage.running.statistics) if bucket.statistics else []
         message = pack([*bundle.parts, *more])
         for peer in peers:
             self._site.link.send(peer, self._tag(bucket, phase), message, self._site.timeout_s)
 
-    def _receive(self, bucket: Bucket, peer: str, phase: str) -> Bundle:
+    def _receive(self, bucket: ParameterBucket, peer: str, phase: str) -> Bundle:
         site = self._site
         message = site.link.receive(peer, self._tag(bucket, phase), site.timeout_s)
         parts = iter(unpack(message, site.stage.device, copy=False))

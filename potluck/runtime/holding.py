@@ -15,14 +15,14 @@ from potluck.wire.channel import Disconnected
 from potluck.wire.control import ControlClient
 from potluck.wire.messages import FromAgent, FromCoordinator, Hello, Welcome
 
-Client = ControlClient[FromCoordinator, FromAgent]
+CoordinatorClient = ControlClient[FromCoordinator, FromAgent]
 
 _KNOCK_S = 2.0  # for one try
 _ANSWER_S = 10.0
 _PAUSE_S = 0.5
 
 
-def found_again(address: str, hello: Hello, hold_s: float, closed: Callable[[], bool]) -> Client | None:
+def found_again(address: str, hello: Hello, hold_s: float, closed: Callable[[], bool]) -> CoordinatorClient | None:
     """A connection to the coordinator that lets this device in again; None if it is not back in time.
 
     The `Welcome` is left for whoever reads the connection.
@@ -30,7 +30,7 @@ def found_again(address: str, hello: Hello, hold_s: float, closed: Callable[[], 
     deadline = time.monotonic() + hold_s
     while time.monotonic() < deadline and not closed():
         try:
-            client: Client = ControlClient(address, FromCoordinator, timeout_s=_KNOCK_S)
+            client: CoordinatorClient = ControlClient(address, FromCoordinator, timeout_s=_KNOCK_S)
         except DeviceError:  # nobody is there, or somebody else
             time.sleep(_PAUSE_S)
             continue
@@ -41,7 +41,7 @@ def found_again(address: str, hello: Hello, hold_s: float, closed: Callable[[], 
     return None
 
 
-def _let_in(client: Client, hello: Hello) -> bool:
+def _let_in(client: CoordinatorClient, hello: Hello) -> bool:
     client.send(hello)
     try:
         event = client.inbox.get(timeout=_ANSWER_S)

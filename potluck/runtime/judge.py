@@ -14,7 +14,7 @@ from potluck.model.randomness import Draw
 from potluck.runtime.push_words import HeldOut
 
 
-class Judge:
+class HeldOutLoss:
     """A program that gives the loss in evaluation, the samples for it, and the weights that are being judged."""
 
     def __init__(

@@ -18,7 +18,7 @@ import torch
 
 from potluck.errors import InputError, PotluckError
 from potluck.job import Job, Pad, Samples, count
-from potluck.model.data import Order, PlainOrder, RoundSamples, SampleOrder, sample_seed
+from potluck.model.data import DataOrder, PlainOrder, RoundSamples, SampleOrder, sample_seed
 from potluck.runtime.collate import LABEL, batch_of_arrays, collate, split_sample
 
 LossWeight = Literal["samples", "tokens"] | Callable[[torch.Tensor], torch.Tensor]
@@ -99,7 +99,7 @@ class SampleMaker:
 class Loader:
     """Batches by round number, made in one background thread, the next few ahead of time."""
 
-    def __init__(self, maker: SampleMaker, order: Order, *, ahead: int = 2) -> None:
+    def __init__(self, maker: SampleMaker, order: DataOrder, *, ahead: int = 2) -> None:
         self.order = order
         self._maker = maker
         self._ahead = ahead

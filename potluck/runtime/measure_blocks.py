@@ -35,8 +35,8 @@ _ALIKE = 1.1  # times as many: what passes touch that always need new memory
 _PATIENCE = 0.05  # of the time left, for one cell beyond its share, where passes still touch new memory
 _CALLS, _CALL_ROWS = 10, 2  # of nothing, to see what a call costs
 
-Pair = tuple[float, float]  # forward, backward
-Sample = tuple[Pair, int]  # and how many pages of new memory a pass touched
+_Times = tuple[float, float]  # forward, backward
+Sample = tuple[_Times, int]  # and how many pages of new memory a pass touched
 Progress = Callable[[int, int], None]  # cells done, cells in all
 
 
@@ -47,7 +47,7 @@ class Measurements:
     cells: dict[Cell, Timing] = field(default_factory=dict)
     updates: dict[int, float] = field(default_factory=dict)
     late: dict[int, LateParts] = field(default_factory=dict)
-    calls: list[Pair] = field(default_factory=list)
+    calls: list[_Times] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
 
 
@@ -177,7 +177,7 @@ class _Session:
             self._bench = (block, Bench(self._rig, block))
         return self._bench[1]
 
-    def _warm(self, bench: Bench, rows: int, until: float) -> Pair:
+    def _warm(self, bench: Bench, rows: int, until: float) -> _Times:
         """The first pass that touches no new memory, or as much as any other: the system makes it page by page, which
         may take ten times as long as the pass, and happens once, as a device keeps all but the largest tensors."""
         faults: list[int] = []
@@ -190,7 +190,7 @@ class _Session:
                 break
         return step
 
-    def _repeat(self, bench: Bench, rows: int, until: float) -> Pair:
+    def _repeat(self, bench: Bench, rows: int, until: float) -> _Times:
         """Typical seconds of forward and backward, the warm-up left out, without what a call costs.
 
         A longer stage pays for the call once. It is measured beside each sample, as both suffer from the same noise.
@@ -218,7 +218,7 @@ class _Session:
         return max(0.0, forward_s), max(0.0, backward_s)
 
 
-def warmest(samples: Sequence[Sample]) -> list[Pair]:
+def warmest(samples: Sequence[Sample]) -> list[_Times]:
     """Those that touched the least new memory: in training, a device has touched all that it needs after a few rounds,
     while a block by itself meets some now and then, and spends more time on it than on its work."""
     least = min(faults for _, faults in samples)
@@ -248,12 +248,12 @@ def _always(faults: Sequence[int]) -> bool:
     return len(last) == 3 and max(last) <= _ALIKE * min(last)
 
 
-def _typical(samples: Sequence[Pair]) -> Pair:
+def _typical(samples: Sequence[_Times]) -> _Times:
     """The mean of the middle half: no outlier counts, and what a CPU quota takes now and then does."""
     return middle_mean([f for f, _ in samples]), middle_mean([b for _, b in samples])
 
 
-def _error(samples: Sequence[Pair]) -> float:
+def _error(samples: Sequence[_Times]) -> float:
     """Relative error of the typical step, from the spread of the middle half."""
     low, middle, high = statistics.quantiles([f + b for f, b in samples], n=4)
     return (high - low) / middle / len(samples) ** 0.5 if middle > 0 else 0.0

@@ -16,9 +16,9 @@ from potluck.profile.network import probe
 from potluck.runtime.bench import Rig
 from potluck.runtime.measure_blocks import measure_blocks, retime
 from potluck.runtime.message_cost import message_cost
-from potluck.runtime.pace import Pace
+from potluck.runtime.pace import CpuPace
 from potluck.runtime.reconcile import reconcile
-from potluck.runtime.rehearsal import Rehearsals, TooSlow
+from potluck.runtime.rehearsal import MemoryTrials, TooSlow
 from potluck.types import DeviceProfile, DeviceSpec
 from potluck.wire.control import ControlClient
 from potluck.wire.link import Link
@@ -89,7 +89,7 @@ class Surveyor:
         programs = decode(self._client.fetch(order.program, welcome.timeout_s))
         samples = load(self._client.fetch(order.samples, welcome.timeout_s))
         carvers = (Carver(programs.train), Carver(programs.eval))
-        pace = Pace(self._spec.speed)
+        pace = CpuPace(self._spec.speed)
         alone = self._device.type == "cpu" and self._spec.threads == 1  # else other threads compute too, or a GPU does
         rig = Rig(
             programs, carvers, order.optimizer, samples, self._device, self._spec.speed, pace if alone else None
@@ -110,7 +110,7 @@ class Surveyor:
 
     def _rehearse(self, rig: Rig, order: Measure) -> tuple[Rehearsed, ...]:
         found = []
-        rehearsals = Rehearsals(rig, order.rows[0], order.budget_s * _REHEARSAL_PART)
+        rehearsals = MemoryTrials(rig, order.rows[0], order.budget_s * _REHEARSAL_PART)
         with contextlib.suppress(TooSlow):
             for blocks in order.rehearse:
                 with contextlib.suppress(RuntimeError, MemoryError):  # too large for this device: nothing is known then

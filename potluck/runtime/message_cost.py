@@ -9,7 +9,7 @@ import torch
 from potluck.errors import LinkError
 from potluck.profile.cells import middle_mean
 from potluck.runtime.carriers import open_link
-from potluck.runtime.pace import Pace
+from potluck.runtime.pace import CpuPace
 from potluck.runtime.parcels import pack, unpack
 from potluck.wire.link import Link, Tag
 
@@ -21,7 +21,7 @@ _NOISE_S = 1e-6  # no processor copies a megabyte in less
 _LOOKS = 2  # of which the second has as much time again, and is taken only where the first saw nothing but noise
 
 
-def message_cost(carrier: str, device: torch.device, pace: Pace, budget_s: float) -> tuple[float, float | None]:
+def message_cost(carrier: str, device: torch.device, pace: CpuPace, budget_s: float) -> tuple[float, float | None]:
     """Seconds for one message sent or received, and bytes per second on top; between two links of this process.
 
     Where noise hides what bytes cost, it is measured once more: a profile is kept, and None says that they are free.
@@ -51,7 +51,7 @@ def bytes_per_second(small_s: float, large_s: float) -> float | None:
 
 
 def _seconds(
-    here: Link, there: Link, device: torch.device, pace: Pace, floats: int, deadline: float, look: int
+    here: Link, there: Link, device: torch.device, pace: CpuPace, floats: int, deadline: float, look: int
 ) -> float:
     """Of one message by itself, as in a pipeline; the mean of sending and receiving it."""
     tensor, between = torch.zeros(floats, device=device), torch.zeros(_BETWEEN)

@@ -12,7 +12,7 @@ from potluck.recover.snapshot import separate
 from potluck.runtime.loading import first_samples, share
 from potluck.runtime.prepare import PreparedJob
 from potluck.wire.control import ControlServer
-from potluck.wire.messages import Feed, FromAgent, FromCoordinator, Load
+from potluck.wire.messages import FeedSpec, FromAgent, FromCoordinator, Load
 
 
 class Offering:
@@ -28,7 +28,7 @@ class Offering:
         server.offer(prepared.facts.digest, encode(prepared.built.programs))
         self._state = self._offered(save(separate(prepared.built.state)))
         first = first_samples(prepared.job, 2).feeds
-        self._feeds = {n: Feed(tuple(t.shape[1:]), str(t.dtype).removeprefix("torch.")) for n, t in first.items()}
+        self._feeds = {n: FeedSpec(tuple(t.shape[1:]), str(t.dtype).removeprefix("torch.")) for n, t in first.items()}
 
     def order(self, device: str) -> Load:
         """What a device is told to get ready."""

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 
 import torch
 
-from potluck.datasets.local import LocalData, Wanted, held_out_name
+from potluck.datasets.local import LocalData, WantedData, held_out_name
 from potluck.errors import DeviceError, InputError
 from potluck.model.program import ProgramPair, decode
 from potluck.recover.snapshot import parse
@@ -18,10 +18,10 @@ from potluck.runtime.carriers import open_link
 from potluck.runtime.class_names import difference
 from potluck.runtime.devices import is_out_of_memory
 from potluck.runtime.extremes import extreme_samples, ranges
-from potluck.runtime.judge import Judge
+from potluck.runtime.judge import HeldOutLoss
 from potluck.runtime.local_trainer import LocalTrainer
 from potluck.runtime.throttle import Throttle
-from potluck.runtime.worker import Worker
+from potluck.runtime.worker import PushLoop
 from potluck.types import COORDINATOR
 from potluck.wire.link import Link
 from potluck.wire.messages import Durable, Load, Loaded, Met, Repace, Welcome, Work
@@ -39,7 +39,7 @@ class OwnWork:
         """`fetch` gets a blob by its digest, within so many seconds."""
         self._device = device
         self._name, self._data, self._bind, self._throttle, self._fetch = name, data, bind, throttle, fetch
-        self._worker: Worker | None = None
+        self._worker: PushLoop | None = None
         self._link: Link | None = None
         self._loaded: Loaded | None = None
         self._order: Load | None = None
@@ -87,7 +87,7 @@ class OwnWork:
         except InputError as error:
             self.refused = True
             return Loaded(problem=str(error))
-        self._worker = Worker(self._name, trainer(data, order.batch_size), self._throttle, timeout_s, judge)
+        self._worker = PushLoop(self._name, trainer(data, order.batch_size), self._throttle, timeout_s, judge)
         self.run, self._order = order.run, order
         classes = self._classes(order)
         self._loaded = Loaded(samples=_count(data), step_s=step_s, classes=classes)
@@ -165,7 +165,7 @@ class OwnWork:
 
     def _judge(
         self, programs: ProgramPair, held_out: dict[str, torch.Tensor], order: Load, state: dict[str, torch.Tensor]
-    ) -> Judge | None:
+    ) -> HeldOutLoss | None:
         """Tried once, on its strangest samples: what is wrong with them should not end its training later."""
         if not held_out:
             return None
@@ -173,7 +173,7 @@ class OwnWork:
         if programs.judge is None:
             raise InputError(f"{self._name}: this job's loss cannot be worked out in evaluation; join without {name}")
         strangest = extreme_samples(held_out)
-        judge = Judge(programs.judge, strangest, _count(strangest), self._device)
+        judge = HeldOutLoss(programs.judge, strangest, _count(strangest), self._device)
         judge.begin(0, state)
         try:
             with self._throttle:
@@ -185,7 +185,7 @@ class OwnWork:
                 f"{self._name}: {name} cannot be judged by: {what}{f' ({numbers})' if numbers else ''}; "
                 "look at its samples"
             ) from error
-        return Judge(programs.judge, held_out, order.batch_size, self._device)
+        return HeldOutLoss(programs.judge, held_out, order.batch_size, self._device)
 
     def _tried(
         self, trainer: Callable[[dict[str, torch.Tensor], int], LocalTrainer], data: dict[str, torch.Tensor],
@@ -218,7 +218,7 @@ class OwnWork:
 
 
 def _fitted(data: LocalData, order: Load) -> dict[str, torch.Tensor]:
-    fitted = data.fitted({name: Wanted(feed.shape, feed.dtype) for name, feed in order.feeds.items()})
+    fitted = data.fitted({name: WantedData(feed.shape, feed.dtype) for name, feed in order.feeds.items()})
     return {name: torch.from_numpy(fitted.arrays[name]) for name in order.feeds}
 
 

@@ -18,7 +18,7 @@ _WINDOWS = 41
 _PIECE_S = 0.01  # an emulated device rests after that long
 
 
-class Pace:
+class CpuPace:
     """Seconds that went by for each CPU second of this thread, while it had work all the time: the usual of late."""
 
     def __init__(self, speed: float = 1.0, first: int = _FIRST) -> None:

@@ -11,14 +11,14 @@ from potluck.profile.store import Store
 from potluck.runtime.live_fleet import LiveFleet
 from potluck.runtime.options import Options
 from potluck.runtime.prepare import PreparedJob
-from potluck.runtime.profiling import ProfileSettings, profile_fleet
+from potluck.runtime.profiling import MeasuringTime, profile_fleet
 from potluck.runtime.trying import Tries, try_plans
 from potluck.types import Profile
 from potluck.units import duration_text, milliseconds
 
 
 @dataclass(frozen=True)
-class Planned:
+class PlannedJob:
     """A plan, and what it rests on."""
 
     found: Found
@@ -36,9 +36,9 @@ class Planned:
         return f"{words}, {over:.2f} times what no plan can beat"
 
 
-def plan_for(live: LiveFleet, prepared: PreparedJob, options: Options) -> Planned:
+def plan_for(live: LiveFleet, prepared: PreparedJob, options: Options) -> PlannedJob:
     """The best plan found for the devices that are here."""
-    settings = ProfileSettings(
+    settings = MeasuringTime(
         seconds=options.profile_s,
         store=None if options.profile_dir is None else Store(options.profile_dir, options.progress),
         timeout_s=options.timeout_s,
@@ -51,7 +51,7 @@ def plan_for(live: LiveFleet, prepared: PreparedJob, options: Options) -> Planne
     found, measured_s = _best(live, prepared, profile, options)
     for device, why in found.left_out:
         options.progress(f"{device} is left out: {why}")
-    return Planned(found, profile, measured_s)
+    return PlannedJob(found, profile, measured_s)
 
 
 def _best(live: LiveFleet, prepared: PreparedJob, profile: Profile, options: Options) -> tuple[Found, float | None]:

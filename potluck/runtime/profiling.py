@@ -21,7 +21,7 @@ from potluck.plan.resident import to_rehearse, with_resident
 from potluck.profile.borrow import borrow, borrow_memory
 from potluck.profile.cells import row_counts
 from potluck.profile.late import share_late_parts
-from potluck.profile.network import Pair, Probing, Trunk, link_profiles, medium, pair_rounds, probe
+from potluck.profile.network import DevicePair, Probing, Trunk, link_profiles, medium, pair_rounds, probe
 from potluck.profile.refresh import cell_to_retime, links_changed, refresh
 from potluck.profile.store import DeviceKey, Network, NetworkKey, Store
 from potluck.profile.trunks import Passage, passages, through
@@ -41,7 +41,7 @@ _ECHOES = 8
 
 
 @dataclass(frozen=True)
-class ProfileSettings:
+class MeasuringTime:
     """How long to measure, and what to do with it."""
 
     seconds: float = 15.0  # each device, on its blocks
@@ -53,12 +53,12 @@ class ProfileSettings:
     progress: Callable[[str, int, int], None] = field(default=lambda device, done, total: None)
 
 
-def profile_fleet(live: LiveFleet, prepared: PreparedJob, settings: ProfileSettings | None = None) -> Profile:
+def profile_fleet(live: LiveFleet, prepared: PreparedJob, settings: MeasuringTime | None = None) -> Profile:
     """What the model costs every device of the fleet, and what the links carry.
 
     A device's profile from before is taken if one block, timed again, takes as long as it did; links likewise.
     """
-    return _Profiling(live, prepared, settings or ProfileSettings()).run()
+    return _Profiling(live, prepared, settings or MeasuringTime()).run()
 
 
 def offer_samples(live: LiveFleet, prepared: PreparedJob) -> str:
@@ -96,7 +96,7 @@ def as_measured(prepared: PreparedJob, profile: DeviceProfile, host: str, answer
 
 
 class _Profiling:
-    def __init__(self, live: LiveFleet, prepared: PreparedJob, settings: ProfileSettings) -> None:
+    def __init__(self, live: LiveFleet, prepared: PreparedJob, settings: MeasuringTime) -> None:
         self._live, self._prepared, self._settings = live, prepared, settings
         self._store = settings.store
         self._devices = sorted(live.roster.specs)
@@ -219,17 +219,17 @@ class _Profiling:
         self._settings.note(f"links: measured anew, as {why}")
         return False
 
-    def _probe_links(self, seconds: float) -> tuple[dict[Pair, Probing], dict[Pair, Trunk]]:
+    def _probe_links(self, seconds: float) -> tuple[dict[DevicePair, Probing], dict[DevicePair, Trunk]]:
         """What links carry, and which line some of them share; pairs that share no device are measured at once."""
         self._meet()
         rounds = pair_rounds(self._devices)
         budget_s, total = seconds / len(rounds), len(rounds) + 1  # shared lines count as one: how many is not known yet
-        found: dict[Pair, Probing] = {}
+        found: dict[DevicePair, Probing] = {}
         for number, pairs in enumerate(rounds):
             self._settings.progress("links", number, total)
             found |= self._probe_round(pairs, budget_s)
         self._settings.progress("links", len(rounds), total)
-        trunks: dict[Pair, Trunk] = {}
+        trunks: dict[DevicePair, Trunk] = {}
         for passage in passages(found):
             trunks |= self._probe_passage(passage, budget_s)
         self._settings.progress("links", total, total)
@@ -244,14 +244,14 @@ class _Profiling:
             live.roster.send(device, Meet(term=term, peers={n: a for n, a in peers.items() if n != device}))
         live.link.adopt(term, {n: a for n, a in peers.items() if n != COORDINATOR})
 
-    def _probe_passage(self, passage: Passage, budget_s: float) -> dict[Pair, Trunk]:
+    def _probe_passage(self, passage: Passage, budget_s: float) -> dict[DevicePair, Trunk]:
         """One pair by itself, then several: tags of one measurement must not meet those of another."""
         self._meet()
         alone = self._probe_round([passage.pairs[0]], budget_s)
         self._meet()
         return through(passage, alone, self._probe_round(list(passage.pairs), budget_s))
 
-    def _probe_round(self, pairs: list[Pair], budget_s: float) -> dict[Pair, Probing]:
+    def _probe_round(self, pairs: list[DevicePair], budget_s: float) -> dict[DevicePair, Probing]:
         live, found = self._live, {}
         mine = next((b for a, b in pairs if a == COORDINATOR), None)  # the coordinator always comes first
         waiting = {device for pair in pairs for device in pair if device != COORDINATOR}

@@ -41,7 +41,7 @@ class TooSlow(Exception):
     """Even a brief rehearsal would take too long."""
 
 
-class Rehearsals:
+class MemoryTrials:
     """Rehearsals of some runs of blocks, all of one extent: what the first forward pass says there is time for."""
 
     def __init__(self, rig: Rig, rows: int, most_s: float) -> None:

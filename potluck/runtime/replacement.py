@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 
 from potluck.control.cluster_words import ComputePlan
-from potluck.control.setbacks import Pair
+from potluck.control.setbacks import UnreachedPair
 from potluck.errors import PlanError, PotluckError
 from potluck.plan.events import simulate
 from potluck.plan.groups import shareable
@@ -20,7 +20,7 @@ from potluck.plan.validate import validate
 from potluck.profile.members import of_devices
 from potluck.recover.copies import guardians
 from potluck.recover.repartition import in_conflict, nearest, settled
-from potluck.runtime.changes import Changes
+from potluck.runtime.changes import Replanner
 from potluck.runtime.live_fleet import LiveFleet
 from potluck.runtime.prepare import PreparedJob
 from potluck.types import Plan, Profile
@@ -30,16 +30,16 @@ _SOON_S = 3.0  # until a better plan may be found in the background, and adopted
 _STILL_S, _STILL_ROUNDS, _IMPATIENCE = 0.4, 0.5, 10.0  # seconds, rounds, and what a second more counts
 _AHEAD_S, _ALL_AHEAD_S = 0.5, 4.0  # to look for a plan for the loss of one device, and of each of them in turn
 
-Key = tuple[Plan, str, tuple[str, ...]]  # the plan in force, who is lost, who has nothing to do
+_LossKey = tuple[Plan, str, tuple[str, ...]]  # the plan in force, who is lost, who has nothing to do
 
 
 class Replacement:
     """Finds plans close to the one in force."""
 
-    def __init__(self, live: LiveFleet, prepared: PreparedJob, changes: Changes) -> None:
+    def __init__(self, live: LiveFleet, prepared: PreparedJob, changes: Replanner) -> None:
         self._live, self._prepared, self._changes = live, prepared, changes
         self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="potluck-fallback")
-        self._ahead: dict[Key, Future[Plan | None]] = {}
+        self._ahead: dict[_LossKey, Future[Plan | None]] = {}
         self._known: tuple[Profile, Tables] | None = None
 
     def find(self, order: ComputePlan) -> Plan | None:
@@ -62,7 +62,7 @@ class Replacement:
             return None
         return ahead.result() if ahead.done() and not ahead.cancelled() and ahead.exception() is None else None
 
-    def look_ahead(self, plan: Plan, apart: Sequence[Pair] = ()) -> None:
+    def look_ahead(self, plan: Plan, apart: Sequence[UnreachedPair] = ()) -> None:
         """Finds, in the background, a plan for the loss of each device, in which nobody of a pair `apart` meets."""
         self.cancel()
         self._ahead.clear()

@@ -15,9 +15,9 @@ from potluck.metrics.records import RECORDS, EvaluationRecord, read
 from potluck.model.program import encode
 from potluck.recover.checkpoint import load, newest
 from potluck.recover.copies import lines
-from potluck.runtime.changes import Changes
-from potluck.runtime.chaos import Rehearsal
-from potluck.runtime.coordinator import Coordinator
+from potluck.runtime.changes import Replanner
+from potluck.runtime.chaos import FaultRehearsal
+from potluck.runtime.coordinator import RoundLoop
 from potluck.runtime.layout import PlanLayout
 from potluck.runtime.live_fleet import LiveFleet
 from potluck.runtime.loading import training_order
@@ -62,7 +62,7 @@ def run_on(
     """
     for device in sorted(set(live.roster.specs) - set(plan.devices)):
         options.progress(f"{device} is not in the plan and stays idle")
-    changes = Changes(live, prepared, profile, options)
+    changes = Replanner(live, prepared, profile, options)
     session = replace(
         _session(live, prepared, plan, options, reason, held=before is not None), heard=changes.heard,
         observed=changes.observed, change=changes.due,
@@ -72,7 +72,7 @@ def run_on(
     try:
         if options.chaos:
             first = session.folder.ledger.rounds if before else session.first_round
-            rehearsal = Rehearsal(live.roster, options.chaos, first, session.started_s)
+            rehearsal = FaultRehearsal(live.roster, options.chaos, first, session.started_s)
             session.watchers.append(rehearsal)
         live.server.offer(session.digest, encode(prepared.built.programs))
         live.roster.closed = False
@@ -93,7 +93,7 @@ def run_on(
     return _result(session, coordinator, ended, model_path, expected_s)
 
 
-def _train(terms: Terms, before: Mapping[int, Plan]) -> tuple[Coordinator, str]:
+def _train(terms: Terms, before: Mapping[int, Plan]) -> tuple[RoundLoop, str]:
     """Term after term, until the run is over."""
     try:
         terms.open(before)
@@ -157,7 +157,7 @@ def _session(
 
 
 def _result(
-    session: Session, coordinator: Coordinator, reason: str, model_path: Path, predicted_s: float | None
+    session: Session, coordinator: RoundLoop, reason: str, model_path: Path, predicted_s: float | None
 ) -> TrainResult:
     path = session.folder.path
     records = list(read(path / RECORDS))

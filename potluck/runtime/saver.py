@@ -13,7 +13,7 @@ _LOOK_S = 0.5
 _REST = 2.0  # times as long as saving took: whoever pushes shares the machine with it
 
 
-class Saver:
+class SnapshotWriter:
     """A thread that saves."""
 
     def __init__(

@@ -18,7 +18,7 @@ from potluck.runtime.state_transfer import receive_state
 GO_ON = "the last checkpoint is intact: go on with --resume"
 
 
-class Saver:
+class Checkpointer:
     """Collects every stage's state after a round and writes a checkpoint. A full disk does not stop training."""
 
     def __init__(self, session: Session, say: Callable[[Record], None]) -> None:

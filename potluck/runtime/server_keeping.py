@@ -19,14 +19,14 @@ from potluck.runtime.model_state import ModelState
 from potluck.runtime.prepare import PreparedJob
 from potluck.runtime.run_dirs import MODEL
 from potluck.runtime.run_folder import save_model
-from potluck.runtime.saver import Saver
+from potluck.runtime.saver import SnapshotWriter
 from potluck.runtime.serving import Serving
 from potluck.runtime.whole_evaluation import WholeEvaluation
 
 SERVER = "server"  # folder of the snapshots, in a run's folder
 _ALL_ROUNDS = 2**62
 
-Tensors = Mapping[str, torch.Tensor]
+_Tensors = Mapping[str, torch.Tensor]
 
 
 class ServerKeeping:
@@ -40,7 +40,7 @@ class ServerKeeping:
         self._seconds = seconds
         self._prepared, self._job, self._path, self._say, self._failed = prepared, prepared.job, path, say, failed
         self.version = 0  # of the weights to begin with
-        self.velocity: Tensors = {}  # that the server had then
+        self.velocity: _Tensors = {}  # that the server had then
         self.tensors = self._begin(resume=resume)
         self.evaluated: EvaluationRecord | None = None
         self.model_path = path / MODEL
@@ -51,7 +51,7 @@ class ServerKeeping:
         self._evaluations, self._checkpoints = _Due(self._job.eval_every), _Due(self._job.checkpoint_every)
         self._written: set[int] = set()
         self._server: ParameterServer | None = None
-        self._saver: Saver | None = None
+        self._saver: SnapshotWriter | None = None
 
     @property
     def patience_is_over(self) -> bool:
@@ -61,14 +61,14 @@ class ServerKeeping:
     def serve(self, server: ParameterServer, serving: Serving) -> None:
         """From now on these are the weights that are kept."""
         self._server = server
-        self._saver = Saver(server, serving.save, self._warn, self._failed)
+        self._saver = SnapshotWriter(server, serving.save, self._warn, self._failed)
 
     def wake(self) -> None:
         """Somebody pushed."""
         if self._saver is not None:
             self._saver.wake()
 
-    def save(self, version: int, tensors: Tensors, velocity: Tensors) -> None:
+    def save(self, version: int, tensors: _Tensors, velocity: _Tensors) -> None:
         """A snapshot, on disk when this returns."""
         checkpoint.write(self._path / SERVER, self._position(version, 0), tensors, velocity, keep=1)
 
@@ -128,12 +128,12 @@ class ServerKeeping:
         if self._saver is not None:
             self._saver.close()
 
-    def _newest(self) -> Tensors:
+    def _newest(self) -> _Tensors:
         if self._server is None:
             return self.tensors
         return {**self.tensors, **self._server.flat.tensors(self._server.weights.vector)}
 
-    def _evaluate(self, round: int, epoch: int, tensors: Tensors) -> None:
+    def _evaluate(self, round: int, epoch: int, tensors: _Tensors) -> None:
         if self._evaluation is None:
             return
         began_s, at_s = time.monotonic(), self._seconds()  # when these weights were the newest
@@ -153,7 +153,7 @@ class ServerKeeping:
             except PotluckError as error:
                 self._warn(error)
 
-    def _write(self, round: int, epoch: int, tensors: Tensors) -> None:
+    def _write(self, round: int, epoch: int, tensors: _Tensors) -> None:
         """A checkpoint for the user."""
         if round in self._written:
             return
@@ -168,7 +168,7 @@ class ServerKeeping:
         size, took_s = sum(tensor.nbytes for tensor in named.values()), time.monotonic() - began_s
         self._say(CheckpointRecord(round=round, bytes=size, seconds=took_s, at_s=self._seconds()))
 
-    def _named(self, tensors: Tensors) -> dict[str, torch.Tensor]:
+    def _named(self, tensors: _Tensors) -> dict[str, torch.Tensor]:
         return ModelState(dict(tensors), {}, self._prepared.built.programs.aliases).weights()
 
     def _position(self, round: int, epoch: int) -> checkpoint.Position:

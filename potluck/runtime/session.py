@@ -7,10 +7,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from potluck.control.cluster_words import Wanted
+from potluck.control.cluster_words import WantedChange
 from potluck.job import Job
 from potluck.metrics.records import Record
-from potluck.model.data import Order
+from potluck.model.data import DataOrder
 from potluck.optimizers import Optimizer
 from potluck.runtime.layout import PlanLayout
 from potluck.runtime.model_state import ModelState
@@ -48,7 +48,7 @@ class Session:
     roster: Roster
     link: Link
     folder: RunFolder
-    order: Order
+    order: DataOrder
     first_round: int
     term: int
     timeout_s: float
@@ -64,4 +64,4 @@ class Session:
     fresh: bool = True  # nothing of this run was trained before
     heard: Callable[[str, object], None] = lambda device, message: None  # told what is not about the round in hand
     observed: Callable[[RoundRecord], None] = lambda record: None  # told of every committed round
-    change: Callable[[int], Wanted | None] = lambda rounds_left: None  # why the plan ends before the next round
+    change: Callable[[int], WantedChange | None] = lambda rounds_left: None  # why the plan ends before the next round

@@ -27,7 +27,7 @@ from potluck.wire.link import Link
 from potluck.wire.messages import Begin, Committed, Evaluate, Prepare, Ready, Verdict
 
 
-class Machine(Protocol):
+class StageMachine(Protocol):
     """The state machine of a device, which any thread may tell of something."""
 
     @property
@@ -41,11 +41,11 @@ class Machine(Protocol):
         """What the coordinator offers under a digest."""
 
 
-class StageWork:
+class StageHolder:
     """The stage that a device holds, from one plan to the next."""
 
     def __init__(
-        self, machine: Machine, spec: DeviceSpec, device: torch.device, throttle: Throttle, say: Callable[[str], None],
+        self, machine: StageMachine, spec: DeviceSpec, device: torch.device, throttle: Throttle, say: Callable[[str], None],
         stored: Callable[[Held, StageState, float], None], timeout_s: float,
     ) -> None:  # fmt: skip
         """`stored` is given every copy that is whole, and what it has cost, from any thread."""

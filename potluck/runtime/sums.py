@@ -16,7 +16,7 @@ Holders = tuple[str, ...]  # devices, in the order of addition
 
 
 @dataclass(frozen=True)
-class Bucket:
+class ParameterBucket:
     """Parameters whose gradients are summed in one go."""
 
     number: int
@@ -30,7 +30,7 @@ class Bucket:
 class Sums:
     """All buckets of a plan, in the order in which a backward pass has them."""
 
-    buckets: tuple[Bucket, ...]
+    buckets: tuple[ParameterBucket, ...]
 
     def answerable(self, device: str, own: Sequence[str]) -> list[str]:
         """Of what is summed, what the device adds up; and of its own parameters those that are not summed."""
@@ -52,19 +52,21 @@ def share_sums(
         if len(devices) > 1:
             together.setdefault(devices, []).append(name)
     weights = {device: part for stage in plan.stages for device, part in parts_of(stage.group).items()}
-    found: list[Bucket] = []
+    found: list[ParameterBucket] = []
     for holders, names in together.items():
         for adder, some in _runs(holders, names[::-1], sizes, weights):
-            found.append(Bucket(len(found), adder, holders, some))
+            found.append(ParameterBucket(len(found), adder, holders, some))
     for stage, has in zip(plan.stages, statistics, strict=True):
         if has and len(stage.group) > 1:
             group = tuple(m.device for m in stage.group)
             place = next((i for i, b in enumerate(found) if b.holders == group), None)
             if place is None:  # nothing to train there
-                found.append(Bucket(len(found), max(stage.group, key=lambda m: m.sums).device, group, (), True))
+                found.append(
+                    ParameterBucket(len(found), max(stage.group, key=lambda m: m.sums).device, group, (), True)
+                )
             else:
                 first = found[place]
-                found[place] = Bucket(first.number, first.adder, first.holders, first.names, True)
+                found[place] = ParameterBucket(first.number, first.adder, first.holders, first.names, True)
     return Sums(tuple(found))
 
 

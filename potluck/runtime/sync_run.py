@@ -22,7 +22,7 @@ from potluck.paramserver.book import missing_and_repeated
 from potluck.paramserver.policies import Choice
 from potluck.paramserver.push_log import PUSHES, entries
 from potluck.paramserver.server import ParameterServer, Reply
-from potluck.runtime.chaos import Rehearsal
+from potluck.runtime.chaos import FaultRehearsal
 from potluck.runtime.class_names import ClassNames
 from potluck.runtime.first_devices import FirstDevices
 from potluck.runtime.live_fleet import LiveFleet
@@ -86,7 +86,7 @@ class SyncRun:
         tally.samples = tally.before = self._trained_before(path) if options.resume else 0
         self._serving: Serving | None = None
         self._server: ParameterServer | None = None
-        self._rehearsal: Rehearsal | None = None
+        self._rehearsal: FaultRehearsal | None = None
         self._class_names = ClassNames()
 
     # --- from the beginning to the end
@@ -115,7 +115,7 @@ class SyncRun:
         self._keeping.serve(self._server, self._serving)
         self._tally.begins(self._prepared.facts.digest, policy.name, here, slowest_s)
         if self._options.chaos:
-            self._rehearsal = Rehearsal(roster, self._options.chaos, self._tally.round, self._tally.started_s)
+            self._rehearsal = FaultRehearsal(roster, self._options.chaos, self._tally.round, self._tally.started_s)
         roster.closed = False
         for device, one in loaded.items():
             self._enter(device, one)

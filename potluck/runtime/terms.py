@@ -11,15 +11,15 @@ from collections.abc import Mapping, Sequence
 
 from msgspec.structs import replace
 
-from potluck.control.cluster import ClusterState, Step, opened, reopened, transition
+from potluck.control.cluster import ClusterState, ClusterStep, opened, reopened, transition
 from potluck.control.cluster_words import (
-    Abandon,
     Adopt,
     Broken,
     Commit,
     ComputePlan,
     Drop,
     Event,
+    GiveUpTerm,
     Holds,
     Idle,
     IsPrepared,
@@ -29,7 +29,7 @@ from potluck.control.cluster_words import (
     Note,
     Order,
     Planned,
-    Prepare,
+    PrepareTerm,
     Saved,
     SeekCause,
     Settle,
@@ -41,8 +41,8 @@ from potluck.metrics.records import IncidentRecord
 from potluck.plan.exactness import why_not_alike
 from potluck.recover.placement import Restart
 from potluck.runtime.blueprint import ModelBlueprint
-from potluck.runtime.changes import Changes
-from potluck.runtime.coordinator import Coordinator
+from potluck.runtime.changes import Replanner
+from potluck.runtime.coordinator import RoundLoop
 from potluck.runtime.live_fleet import LiveFleet
 from potluck.runtime.prepare import PreparedJob
 from potluck.runtime.replacement import Replacement
@@ -59,7 +59,7 @@ _CAUSE_S = 4.0  # in which a device that does not answer others is noticed by it
 class Terms:
     """Everything that outlives a term: who is here, the plans there were, what went wrong, and how to go on."""
 
-    def __init__(self, live: LiveFleet, prepared: PreparedJob, changes: Changes, session: Session) -> None:
+    def __init__(self, live: LiveFleet, prepared: PreparedJob, changes: Replanner, session: Session) -> None:
         self._live, self._prepared, self._changes, self._session = live, prepared, changes, session
         self.blueprint = ModelBlueprint(prepared.built.programs)
         self._replacement = Replacement(live, prepared, changes)
@@ -70,14 +70,14 @@ class Terms:
         self._used: set[Plan] = set()
         self._asked: ComputePlan | None = None
         self._stop: StopRun | None = None
-        self._coordinator: Coordinator | None = None
+        self._coordinator: RoundLoop | None = None
         self.state: ClusterState
 
     def open(self, before: Mapping[int, Plan]) -> None:
         """The first term, where everything comes from the coordinator; or, where there were terms before and devices
         held on to their states, the next one."""
         s, here = self._session, tuple(self._live.roster.links)
-        step: Step
+        step: ClusterStep
         if before:
             committed = s.folder.ledger.rounds
             away = [d for d in before[max(before)].devices if d not in here]
@@ -95,7 +95,7 @@ class Terms:
         self.state = step[0]
         self._obey_all(step[1])
 
-    def next(self) -> Coordinator:
+    def next(self) -> RoundLoop:
         """The coordinator of the next term, as soon as it is in force; an error if there is no way on."""
         deadline = 0.0
         phase: tuple[str, int, tuple[str, ...]] = ("", -1, ())
@@ -173,13 +173,13 @@ class Terms:
             match order:
                 case Settle() | Commit():
                     rest.append(order)
-                case Abandon():
+                case GiveUpTerm():
                     self._abandon(order)
                 case Drop():
                     self._live.roster.drop(order.device, "is connected and does not answer")
                 case ComputePlan():
                     self._asked = order
-                case Prepare():
+                case PrepareTerm():
                     self._prepare(order)
                 case Note():
                     self._note(order)
@@ -199,7 +199,7 @@ class Terms:
                     pass  # `next` waits for it
         return rest
 
-    def _abandon(self, order: Abandon) -> None:
+    def _abandon(self, order: GiveUpTerm) -> None:
         self._noticed_s = time.monotonic()
         here = [device for device in order.devices if device in self._live.roster.specs]
         run = self._session.folder.run_id
@@ -219,7 +219,7 @@ class Terms:
     def _replacement_for(self, asked: ComputePlan) -> Plan | None:
         return self._replacement.find(asked)
 
-    def _prepare(self, order: Prepare) -> None:
+    def _prepare(self, order: PrepareTerm) -> None:
         """On disk first: a coordinator that comes back must know every plan that a device may hold a stage of."""
         plan, before = order.plan, self._session
         for device, hello in self._live.roster.hellos.items():  # another machine may give other last bits
@@ -235,7 +235,7 @@ class Terms:
             other_bits=why_not_alike(self._used, self._prepared.facts, self._machines),
         )  # fmt: skip
         self._changes.adopted(plan)
-        self._coordinator = Coordinator(session, self)
+        self._coordinator = RoundLoop(session, self)
         self._coordinator.prepare(Restart(order.round, order.moves), order.devices)
 
     def _note(self, order: Note) -> None:

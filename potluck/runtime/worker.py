@@ -14,7 +14,7 @@ from potluck.errors import Cancelled, DeviceError
 from potluck.memory_limit import beyond_limit
 from potluck.paramserver.book import Push
 from potluck.paramserver.client import Client, Next
-from potluck.runtime.judge import Judge
+from potluck.runtime.judge import HeldOutLoss
 from potluck.runtime.local_trainer import LocalTrainer
 from potluck.runtime.push_words import PATIENCE_S, PULL, PUSH, HeldOut, PullWords, PushWords
 from potluck.runtime.throttle import Throttle
@@ -27,14 +27,14 @@ _JUDGING = 0.03  # of its time goes into judging by samples of its own
 _LOOK_S = 0.2  # how soon one that waits notices that it is to stop
 
 News = Pace | Durable
-Answer = tuple[Push, PullWords, torch.Tensor | None]
+_Answer = tuple[Push, PullWords, torch.Tensor | None]
 
 
-class Worker:
+class PushLoop:
     """Trains in the thread that calls `run`; differences and weights travel in another."""
 
     def __init__(
-        self, name: str, trainer: LocalTrainer, throttle: Throttle, timeout_s: float, judge: Judge | None = None
+        self, name: str, trainer: LocalTrainer, throttle: Throttle, timeout_s: float, judge: HeldOutLoss | None = None
     ) -> None:
         self._name, self._trainer, self._throttle, self._timeout_s = name, trainer, throttle, timeout_s
         self._judge, self._judging_s, self._judging_since_s = judge, 0.0, 0.0
@@ -43,7 +43,7 @@ class Worker:
         self._base = self._at_push = trainer.vector()
         self._differences: dict[int, torch.Tensor] = {}  # of pushes that are kept
         self._lr_scale = 1.0
-        self._heard: queue.SimpleQueue[News | Answer | tuple[Link, Exception]] = queue.SimpleQueue()
+        self._heard: queue.SimpleQueue[News | _Answer | tuple[Link, Exception]] = queue.SimpleQueue()
         self._carrier = ThreadPoolExecutor(max_workers=1, thread_name_prefix="potluck-pushes")
         self._link: Link | None = None
         self._sent = 0  # pushes over this link

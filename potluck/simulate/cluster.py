@@ -13,9 +13,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from potluck.control.agent_words import CoordinatorGone
-from potluck.control.cluster import ClusterState, Step, opened, reopened, transition
+from potluck.control.cluster import ClusterState, ClusterStep, opened, reopened, transition
 from potluck.control.cluster_words import (
-    Abandon,
     Adopt,
     Began,
     Broken,
@@ -23,6 +22,7 @@ from potluck.control.cluster_words import (
     ComputePlan,
     Drop,
     Event,
+    GiveUpTerm,
     Holds,
     Idle,
     IsPrepared,
@@ -33,13 +33,13 @@ from potluck.control.cluster_words import (
     Note,
     Order,
     Planned,
-    Prepare,
+    PrepareTerm,
     Saved,
     SeekCause,
     Settle,
     Stalled,
     StopRun,
-    Wanted,
+    WantedChange,
     Written,
 )
 from potluck.optimizers import SGD
@@ -47,7 +47,7 @@ from potluck.recover.copies import Copying, guardians, wards
 from potluck.recover.repartition import nearest
 from potluck.simulate.device import Device, Numbers, start_number, trained
 from potluck.simulate.faults import Faults
-from potluck.simulate.pipeline import BLOCKS, Pipeline, even, seconds
+from potluck.simulate.pipeline import BLOCKS, SmallModel, even, seconds
 from potluck.simulate.world import Disk, Violation, World
 from potluck.types import COORDINATOR, Move
 from potluck.wire import messages
@@ -59,7 +59,7 @@ _RUN = "run"
 
 
 @dataclass
-class Outcome:
+class RunOutcome:
     """How a run ended."""
 
     finished: bool
@@ -68,14 +68,14 @@ class Outcome:
     faults: list[str] = field(default_factory=list)
 
 
-class Run:
+class SimulatedRun:
     """The coordinator and its devices in one world."""
 
     def __init__(
         self, seed: int, device: type[Device] = Device, disk: type[Disk] = Disk, faults: int = 4, rounds: int = 14
     ) -> None:
         self.world, self._kind = World(seed), device
-        self.model = Pipeline()
+        self.model = SmallModel()
         self.rounds = rounds
         self.expected: list[Numbers] = [{name: start_number(name) for name in self.model.sizes}]
         for number in range(rounds):
@@ -84,7 +84,7 @@ class Run:
         count = dice.randint(2, 5)
         self.devices: dict[str, Device] = {f"d{i}": device(f"d{i}", self) for i in range(count)}
         self.disk = disk()
-        self.outcome: Outcome | None = None
+        self.outcome: RunOutcome | None = None
         self._faults = Faults(self, dice.randint(0, faults))
         self._connections = dict.fromkeys(self.devices, 1)
         self._lives = 0
@@ -96,7 +96,7 @@ class Run:
 
     # --- the coordinator's process
 
-    def _start(self, first: Callable[[], Step]) -> None:
+    def _start(self, first: Callable[[], ClusterStep]) -> None:
         self._lives += 1
         self.up = True
         self._events: deque[Event] = deque()
@@ -146,7 +146,7 @@ class Run:
             self._obey_all(orders)
             if life != self._lives or not self.up:
                 return
-            refused = isinstance(self._events.popleft(), Wanted) and self.state.phase == "training"
+            refused = isinstance(self._events.popleft(), WantedChange) and self.state.phase == "training"
             if refused:
                 self._begin()
         self._wait()
@@ -174,7 +174,7 @@ class Run:
 
     def _obey(self, order: Order) -> None:
         match order:
-            case Abandon():
+            case GiveUpTerm():
                 for device in order.devices:
                     self._send(device, messages.Abandon(run=_RUN, term=order.term, reason=order.reason))
             case SeekCause():
@@ -183,7 +183,7 @@ class Run:
                 self._close(order.device)
             case ComputePlan():
                 self._compute(order)
-            case Prepare():
+            case PrepareTerm():
                 self._prepare(order)
             case Adopt():
                 self._started = True
@@ -218,7 +218,7 @@ class Run:
             Planned(number=order.number, term=self.state.term + 1, plan=plan, why=words),
         )
 
-    def _prepare(self, order: Prepare) -> None:
+    def _prepare(self, order: PrepareTerm) -> None:
         self.disk.plans = {**self.disk.plans, order.term: order.plan}
         guarded = guardians(order.plan)
         self._copying = Copying(order.plan, order.term, first_s=self.world.now)
@@ -274,17 +274,17 @@ class Run:
             self._send(device, begin)
         self._events.append(Began(round=round))
 
-    def _change(self) -> Wanted | None:
+    def _change(self) -> WantedChange | None:
         leaving = tuple(d for d in self._leaving if d in self.state.plan.devices)
         if leaving and len(leaving) < len(self.state.plan.devices):
             self._leaving = []
-            return Wanted(kind="left", why="leaves", devices=leaving)
+            return WantedChange(kind="left", why="leaves", devices=leaving)
         wish, self._wish = self._wish, None
         if wish is None or wish not in self.state.here:
             return None
         devices = [*(d for d in self.state.plan.devices if d != wish), wish]
         plan = even(devices, self.world.random.randint(1, min(BLOCKS, len(devices))))
-        return Wanted(kind="joined", why="a better plan", devices=(wish,), plan=plan)
+        return WantedChange(kind="joined", why="a better plan", devices=(wish,), plan=plan)
 
     def _write(self, round: int) -> None:
         ledger = self.disk.ledger
@@ -297,7 +297,7 @@ class Run:
     def _end(self, finished: bool, why: str) -> None:
         if finished and (self.disk.ledger != list(range(self.rounds)) or self.disk.saved != self.rounds):
             raise Violation(f"finished with {self.disk.ledger} and a model of {self.disk.saved} rounds")
-        self.outcome = Outcome(finished, why, self.state.term, self._faults.happened)
+        self.outcome = RunOutcome(finished, why, self.state.term, self._faults.happened)
         self.world.over = True
 
     # --- lines between the coordinator and devices
@@ -410,9 +410,9 @@ class Run:
 
 def simulate_run(
     seed: int, device: type[Device] = Device, disk: type[Disk] = Disk, faults: int = 4, rounds: int = 14
-) -> Outcome:
+) -> RunOutcome:
     """One run; a Violation if a promise is broken, or it neither ends nor stops."""
-    run = Run(seed, device, disk, faults, rounds)
+    run = SimulatedRun(seed, device, disk, faults, rounds)
     try:
         run.world.run(UNTIL_S)
         if run.outcome is None:

@@ -10,7 +10,7 @@ BLOCKS, MICRO_BATCHES, ROWS = 6, 4, 8
 TIED = "tied"  # a weight that the first and the last block share
 
 
-class Pipeline:
+class SmallModel:
     """A model of a few blocks, two of which share a weight."""
 
     def __init__(self) -> None:

@@ -27,7 +27,7 @@ _MOST_STEPS = 1000  # that are simulated at once
 
 
 @dataclass(frozen=True)
-class Fleet:
+class Crowd:
     """Workers and what lies between them and the server."""
 
     step_s: tuple[float, ...]  # of each worker
@@ -38,14 +38,14 @@ class Fleet:
     absent_s: float = 30.0
 
     @classmethod
-    def mixed(cls, workers: int, heterogeneity: float, chance: np.random.Generator, **others: float) -> Fleet:
+    def mixed(cls, workers: int, heterogeneity: float, chance: np.random.Generator, **others: float) -> Crowd:
         """Log-normal speeds whose mean is so many times the slowest of twenty, and about 10 steps a second."""
         speeds = 10 * np.exp(chance.normal(0, math.log(max(heterogeneity, 1.0)) / 1.4, workers))
         return cls(tuple((1 / np.maximum(speeds, 0.05)).tolist()), **others)
 
 
 @dataclass
-class Outcome:
+class PushOutcome:
     """What a policy came to."""
 
     reached_s: float | None = None  # when the loss was at its target
@@ -75,7 +75,7 @@ class _Worker:
 class Simulation:
     """One run."""
 
-    def __init__(self, policy: Policy, fleet: Fleet, problem: Problem, seed: int = 0) -> None:
+    def __init__(self, policy: Policy, fleet: Crowd, problem: Problem, seed: int = 0) -> None:
         self._velocity = np.zeros_like(problem.start())
         self._policy, self._fleet, self._problem = policy, fleet, problem
         self._chance = np.random.default_rng(seed)
@@ -89,9 +89,9 @@ class Simulation:
         self._events: list[tuple[float, int, Callable[[float], None]]] = []
         self._count, self._free_s, self._served_s, self._stale = 0, 0.0, 0.0, 0.0
         self._trained_s, self._here_s = 0.0, 0.0  # of all workers
-        self.outcome = Outcome()
+        self.outcome = PushOutcome()
 
-    def run(self, until_s: float, target: float = -math.inf, looks: int = _LOOKS) -> Outcome:
+    def run(self, until_s: float, target: float = -math.inf, looks: int = _LOOKS) -> PushOutcome:
         """Trains for so long, or until the loss is down to a target when it is looked at, so many times."""
         for number in range(len(self._fleet.step_s)):
             self._come(number, 0.0)
@@ -109,7 +109,7 @@ class Simulation:
                 self.outcome.reached_s = None if math.isnan(self.outcome.loss) else now_s
         return self._over(min(now_s, until_s))
 
-    def _over(self, now_s: float) -> Outcome:
+    def _over(self, now_s: float) -> PushOutcome:
         found = self.outcome
         here_s = self._here_s + sum(now_s - worker.came_s for worker in self._workers.values())
         found.busy = self._trained_s / max(here_s, 1e-9)

@@ -13,13 +13,13 @@ import click
 
 from potluck.display.choose import Display, open_display
 from potluck.errors import DeviceError, PotluckError
-from potluck.failures import Interrupted, traceback_kept
+from potluck.failures import StoppedByUser, traceback_kept
 from potluck.metrics.records import Record
 from potluck.runtime.run_process import alive, written
 from potluck.stopping import EXIT_INTERRUPTED
 from potluck.types import RoundRecord
 from potluck.verbs.run_log import last_line
-from potluck.verbs.run_state import Followed, Found, over
+from potluck.verbs.run_state import Followed, FoundRun, over
 from potluck.verbs.status import go_on, headline
 from potluck.verbs.which_run import chosen_run
 
@@ -37,7 +37,7 @@ def attach(run: Path | None) -> int:
             _interrupts() as interrupted,
         ):
             found = follow(run_dir, display, interrupted)
-    except Interrupted:
+    except StoppedByUser:
         click.echo(f"detached; the run goes on. Look again: potluck attach {run_dir}; end it: potluck stop {run_dir}")
         return EXIT_INTERRUPTED
     click.echo(headline(found))
@@ -46,7 +46,7 @@ def attach(run: Path | None) -> int:
     return exit_code(found)
 
 
-def exit_code(found: Found) -> int:
+def exit_code(found: FoundRun) -> int:
     """What the end of a run stands for."""
     return {"failed": DeviceError.exit_code, "interrupted": PotluckError.exit_code}.get(found.state, 0)
 
@@ -62,7 +62,7 @@ def _interrupts() -> Iterator[threading.Event]:
         signal.signal(signal.SIGINT, before)
 
 
-def follow(run_dir: Path, display: Display, interrupted: threading.Event) -> Found:
+def follow(run_dir: Path, display: Display, interrupted: threading.Event) -> FoundRun:
     """Feeds a display with the records of a run, until its process is gone; an interrupt ends it."""
     from potluck.plan.refine import busy_s  # numpy, which takes its time
 

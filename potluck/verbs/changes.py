@@ -19,7 +19,7 @@ _Change = Callable[[Profile], Profile]
 
 
 @dataclass(frozen=True)
-class Changes:
+class WhatIfs:
     """What would be different: devices and links in the order of the flags, and the batch size."""
 
     steps: tuple[tuple[str, _Change], ...] = ()  # the flag, and what it does to a profile
@@ -97,14 +97,14 @@ def _with_turns(stage: Stage, before: int, count: int, batch_size: int) -> Stage
     return replace(stage, group=group)
 
 
-def read_changes(asked: Mapping[str, Any]) -> Changes:
+def read_changes(asked: Mapping[str, Any]) -> WhatIfs:
     """The changes that the flags ask for: added, removed, slowed, links, in this order; and the batch size."""
     steps: list[tuple[str, _Change]] = []
     steps += [("--add", _added(given)) for given in asked["add"]]
     steps += [("--remove", _removed(given)) for given in asked["remove"]]
     steps += [("--slow", _slowed(given)) for given in asked["slow"]]
     steps += [("--link", _linked(given)) for given in asked["link"]]
-    return Changes(tuple(steps), asked["batch_size"])
+    return WhatIfs(tuple(steps), asked["batch_size"])
 
 
 def _named(flag: str, change: _Change, profile: Profile) -> Profile:

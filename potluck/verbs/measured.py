@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from potluck.config import ProfileSettings
+from potluck.config import MeasuringTime
 from potluck.display.measuring import MeasureDisplay, measure_display
 from potluck.errors import InputError
 from potluck.job import Job, load_job
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Measured:
+class MeasuredJob:
     """What planning needs, and where the profile is kept."""
 
     job: Job
@@ -38,10 +38,10 @@ Check = Callable[[Job, tuple[tuple[int, int], ...]], object]  # of a job and its
 
 def measured(
     job_file: str,
-    settings: ProfileSettings,
+    settings: MeasuringTime,
     imagined: Fleet | None = None,
     check: Check = lambda job, sizes: None,
-) -> Measured:
+) -> MeasuredJob:
     """The job, its model's facts and a profile; of `imagined` devices, scaled from the first one measured."""
     if settings.load is not None:
         _refuse_ignored(settings)
@@ -62,10 +62,10 @@ def measured(
             profile, where = _measure(prepared, fleet, listen, settings, display)
     if imagined is not None:
         profile = synthetic(profile.devices[0], imagined, prepared.facts.digest, profile.commit_s)
-    return Measured(job, prepared.facts, profile, sizes, where)
+    return MeasuredJob(job, prepared.facts, profile, sizes, where)
 
 
-def _refuse_ignored(settings: ProfileSettings) -> None:
+def _refuse_ignored(settings: MeasuringTime) -> None:
     """A saved profile has its own devices: flags that describe others would do nothing."""
     given = {
         "--local": settings.local is not None,
@@ -81,11 +81,11 @@ def _refuse_ignored(settings: ProfileSettings) -> None:
 
 
 def _measure(
-    prepared: PreparedJob, fleet: Fleet | None, listen: str, settings: ProfileSettings, display: MeasureDisplay
+    prepared: PreparedJob, fleet: Fleet | None, listen: str, settings: MeasuringTime, display: MeasureDisplay
 ) -> tuple[Profile, str]:
     from potluck.runtime.live_fleet import LiveFleet
     from potluck.runtime.options import Options
-    from potluck.runtime.profiling import ProfileSettings as Choices
+    from potluck.runtime.profiling import MeasuringTime as Choices
     from potluck.runtime.profiling import profile_fleet
 
     if settings.plain_network is not None:

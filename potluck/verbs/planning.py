@@ -19,13 +19,13 @@ from potluck.profile.store import load
 from potluck.simulate.run import SimulatedRun
 from potluck.types import Plan
 from potluck.verbs.here import local_fleet
-from potluck.verbs.measured import Check, Measured, measured
+from potluck.verbs.measured import Check, MeasuredJob, measured
 
 OWN = "potluck"
 
 
 @dataclass(frozen=True)
-class Answer:
+class PlannersAnswer:
     """What a planner says; `found` is there if it is our own."""
 
     planner: str
@@ -42,7 +42,7 @@ def check_planner(name: str) -> None:
         raise InputError(f"--planner: {name!r} is not known; {hint}")
 
 
-def ground(job_file: str, settings: PlanSettings, check: Check = lambda job, sizes: None) -> Measured:
+def ground(job_file: str, settings: PlanSettings, check: Check = lambda job, sizes: None) -> MeasuredJob:
     """The job on the fleet that the settings describe; `check` may still refuse before anything is measured."""
     check_planner(settings.planner)
     if settings.fleet is None:
@@ -62,22 +62,22 @@ def known_names(settings: PlanSettings) -> list[str] | None:
     return None if settings.devices or fleet is None else [device.name for device in fleet.devices]
 
 
-def look(planner: str, it: Measured, seconds: float) -> Answer:
+def look(planner: str, it: MeasuredJob, seconds: float) -> PlannersAnswer:
     """A planner's plan, with a word about what is going on."""
     with working() as say:
         say(f"looking for a plan, {seconds:g} s" if planner == OWN else f"asking {planner}")
         return ask(planner, it, seconds)
 
 
-def ask(planner: str, it: Measured, seconds: float) -> Answer:
+def ask(planner: str, it: MeasuredJob, seconds: float) -> PlannersAnswer:
     """A planner's plan; PlanError, with what is missing and what would help, if nothing fits."""
     facts = shareable(it.facts, it.job.batchnorm)
     if planner != OWN:
         rows = it.job.micro_batch if any(r == it.job.micro_batch for r, _ in it.sizes) else it.sizes[0][0]
         count = next(c for r, c in it.sizes if r == rows)
-        return Answer(planner, PLANNERS[planner](facts, it.profile, rows, count))
+        return PlannersAnswer(planner, PLANNERS[planner](facts, it.profile, rows, count))
     found = find_plan(facts, it.profile, it.sizes, seconds=seconds)
-    return Answer(planner, found.plan, found)
+    return PlannersAnswer(planner, found.plan, found)
 
 
 def run_summary(run: SimulatedRun) -> dict[str, Any]:

@@ -66,7 +66,7 @@ class Followed:
 
 
 @dataclass(frozen=True)
-class Found:
+class FoundRun:
     """A run, as it is now."""
 
     run_dir: Path
@@ -82,7 +82,7 @@ class Found:
         return self.facts.pid if self.facts is not None and self.state in ("starting", "running", "ending") else None
 
 
-def look(run_dir: Path) -> Found:
+def look(run_dir: Path) -> FoundRun:
     """What a run has come to."""
     facts = written(run_dir)
     process = alive(facts)  # first: what a process wrote before it ended is then among the records
@@ -91,25 +91,27 @@ def look(run_dir: Path) -> Found:
     return over(run_dir, records, facts) if process is None else _under_way(run_dir, records, facts, process)
 
 
-def _under_way(run_dir: Path, records: Followed, facts: ProcessFacts | None, process: Any) -> Found:
+def _under_way(run_dir: Path, records: Followed, facts: ProcessFacts | None, process: Any) -> FoundRun:
     elapsed_s = time.time() - process.create_time()
     if not records.begun(facts):
-        return Found(run_dir, "starting", records, facts, last_line(run_dir), elapsed_s)
-    return Found(run_dir, "running" if records.end(facts) is None else "ending", records, facts, "", elapsed_s)
+        return FoundRun(run_dir, "starting", records, facts, last_line(run_dir), elapsed_s)
+    return FoundRun(run_dir, "running" if records.end(facts) is None else "ending", records, facts, "", elapsed_s)
 
 
-def over(run_dir: Path, records: Followed, facts: ProcessFacts | None) -> Found:
+def over(run_dir: Path, records: Followed, facts: ProcessFacts | None) -> FoundRun:
     """A run whose process is gone, by what was read of it; `facts` are what was last known of the process."""
     named = written(run_dir)  # a process that could still say what went wrong has removed its name
     if not records.begun(facts):
         facts = named  # it trained nothing: what was before it counts
     begun, end = records.begun(facts), records.end(facts)
     if end is not None:
-        return Found(run_dir, end.reason, records, facts, end.message, end.seconds)
+        return FoundRun(run_dir, end.reason, records, facts, end.message, end.seconds)
     said = complaint(run_dir) if named is None and _log_is_newer(run_dir) else ""
     if said.startswith(_INTERRUPTED):
         said = ""
-    return Found(run_dir, "failed" if said else "interrupted", records, facts, said, records.now_s if begun else None)
+    return FoundRun(
+        run_dir, "failed" if said else "interrupted", records, facts, said, records.now_s if begun else None
+    )
 
 
 def _log_is_newer(run_dir: Path) -> bool:

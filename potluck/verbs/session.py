@@ -14,7 +14,7 @@ import msgspec
 
 from potluck.display.choose import Display, open_display
 from potluck.errors import PotluckError
-from potluck.failures import Interrupted, traceback_kept
+from potluck.failures import StoppedByUser, traceback_kept
 from potluck.metrics.records import Record, RunStarted
 from potluck.stopping import Stopping
 
@@ -55,7 +55,7 @@ def terminal(title: str, first_note: str, *, as_json: bool) -> Iterator[Terminal
             try:
                 with traceback_kept(lambda: it.run_dir), _interrupts_kept(stopping):
                     yield it
-            except Interrupted as error:
+            except StoppedByUser as error:
                 raise _with_way_on(error, it.run_dir) from None
     except PotluckError as error:
         if as_json:
@@ -74,10 +74,10 @@ def _interrupts_kept(stopping: Stopping) -> Iterator[None]:
         raise
 
 
-def _with_way_on(error: Interrupted, run_dir: Path | None) -> Interrupted:
+def _with_way_on(error: StoppedByUser, run_dir: Path | None) -> StoppedByUser:
     if run_dir is None or not (run_dir / "checkpoints").is_dir():
         return error
-    return Interrupted(f"{error}; go on from the last checkpoint with --resume --run-dir {run_dir}")
+    return StoppedByUser(f"{error}; go on from the last checkpoint with --resume --run-dir {run_dir}")
 
 
 def emit(value: dict[str, Any]) -> None:

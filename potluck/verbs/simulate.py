@@ -20,8 +20,8 @@ from potluck.plan.validate import read_plan, validate
 from potluck.simulate.gantt import svg, text
 from potluck.simulate.run import SimulatedRun, run
 from potluck.types import DeviceSpec, Fleet, Plan
-from potluck.verbs.changes import Changes, read_changes
-from potluck.verbs.measured import Measured
+from potluck.verbs.changes import WhatIfs, read_changes
+from potluck.verbs.measured import MeasuredJob
 from potluck.verbs.plan import explainer
 from potluck.verbs.planning import OWN, ask, ground, known_names, look, run_summary
 from potluck.verbs.session import emit, failures_as_json
@@ -33,7 +33,7 @@ class _Inquiry:
     """What was asked, all of it checked before anything is measured."""
 
     settings: PlanSettings
-    changes: Changes
+    changes: WhatIfs
     plan: Plan | None
     gantt: Path | None
 
@@ -86,12 +86,12 @@ def _read(
     return _Inquiry(settings, changes, plan, gantt)
 
 
-def _changed(it: Measured, changes: Changes) -> Measured:
+def _changed(it: MeasuredJob, changes: WhatIfs) -> MeasuredJob:
     profile, sizes = changes.of_profile(it.profile), changes.of_sizes(it.sizes, it.job.micro_batch)
     return replace(it, profile=profile, sizes=sizes)
 
 
-def _simulated(it: Measured, inquiry: _Inquiry, changes: Changes) -> SimulatedRun:
+def _simulated(it: MeasuredJob, inquiry: _Inquiry, changes: WhatIfs) -> SimulatedRun:
     if inquiry.plan is not None:
         plan = changes.of_plan(inquiry.plan)
         _check(plan, it)
@@ -100,15 +100,15 @@ def _simulated(it: Measured, inquiry: _Inquiry, changes: Changes) -> SimulatedRu
     return run(plan, it.facts, it.profile)
 
 
-def _without(it: Measured, inquiry: _Inquiry) -> SimulatedRun | str:
+def _without(it: MeasuredJob, inquiry: _Inquiry) -> SimulatedRun | str:
     """The same without the changes; a text says why that cannot be had."""
     try:
-        return _simulated(it, inquiry, Changes())
+        return _simulated(it, inquiry, WhatIfs())
     except PlanError as error:
         return str(error)
 
 
-def _check(plan: Plan, it: Measured) -> None:
+def _check(plan: Plan, it: MeasuredJob) -> None:
     """Raises unless the fleet can run the plan; that it may not fit is what the simulation says."""
     fleet = Fleet(devices=tuple(DeviceSpec(name=d.device.name) for d in it.profile.devices))
     validate(plan, it.facts, fleet, it.job.batchnorm)
@@ -118,7 +118,7 @@ def _outcome(result: SimulatedRun | str) -> dict[str, Any]:
     return {"error": result} if isinstance(result, str) else run_summary(result)
 
 
-def _show(result: SimulatedRun, it: Measured, before: SimulatedRun | str | None, gantt: Path | None) -> None:
+def _show(result: SimulatedRun, it: MeasuredJob, before: SimulatedRun | str | None, gantt: Path | None) -> None:
     width = columns()
     for line in (*run_lines(result, it.facts, width), "", *text(result, width or 100), ""):
         click.echo(line)
@@ -130,7 +130,7 @@ def _show(result: SimulatedRun, it: Measured, before: SimulatedRun | str | None,
         click.echo(line)
 
 
-def _compare(it: Measured, changed: Measured, inquiry: _Inquiry) -> int:
+def _compare(it: MeasuredJob, changed: MeasuredJob, inquiry: _Inquiry) -> int:
     """Shows all planners side by side, and draws the best plan that fits if asked to."""
     runs: list[tuple[str, SimulatedRun | str]] = []
     found: Found | None = None

@@ -14,7 +14,7 @@ from potluck.metrics.records import EvaluationRecord
 from potluck.runtime.run_dirs import MODEL
 from potluck.units import duration_text
 from potluck.verbs.device_lines import device_lines, parts_of
-from potluck.verbs.run_state import Found, State, look
+from potluck.verbs.run_state import FoundRun, State, look
 from potluck.verbs.session import emit, failures_as_json
 from potluck.verbs.which_run import chosen_run, running
 
@@ -44,7 +44,7 @@ def status(run: Path | None, *, as_json: bool) -> int:
     return 0
 
 
-def status_lines(found: Found, others: Sequence[Found] = ()) -> list[str]:
+def status_lines(found: FoundRun, others: Sequence[FoundRun] = ()) -> list[str]:
     """A run in words, one fact a line."""
     view, records = found.records.view, found.records
     lines = [headline(found)]
@@ -74,7 +74,7 @@ def status_lines(found: Found, others: Sequence[Found] = ()) -> list[str]:
     return lines + (["also running"] if others else []) + [f"  {one_line(other)}" for other in others]
 
 
-def headline(found: Found) -> str:
+def headline(found: FoundRun) -> str:
     """Where it is and how it stands."""
     words = _WORDS[found.state]
     if found.seconds is not None:
@@ -84,13 +84,13 @@ def headline(found: Found) -> str:
     return f"{found.run_dir}: {words}" + (f": {found.message}" if found.message else "")
 
 
-def one_line(found: Found) -> str:
+def one_line(found: FoundRun) -> str:
     """A run in one line."""
     progress = progress_text(found)
     return f"{found.run_dir}: {found.state}" + (f", round {progress}" if progress else "")
 
 
-def progress_text(found: Found) -> str:
+def progress_text(found: FoundRun) -> str:
     """How far it is, how fast, and how long the rest takes; nothing before it trains."""
     view = found.records.view
     if not view.rounds:
@@ -105,7 +105,7 @@ def progress_text(found: Found) -> str:
     return " · ".join(parts)
 
 
-def go_on(found: Found, command: str | None = None) -> str:
+def go_on(found: FoundRun, command: str | None = None) -> str:
     """How to go on with a run that ended before its time; nothing where there is nothing to do. `command`, if known."""
     if found.state not in ("stopped", "failed", "interrupted"):
         return ""
@@ -116,7 +116,7 @@ def go_on(found: Found, command: str | None = None) -> str:
     return command or f"give the command that began it once more, with --resume --run-dir {found.run_dir}"
 
 
-def as_object(found: Found) -> dict[str, Any]:
+def as_object(found: FoundRun) -> dict[str, Any]:
     """A run as JSON has it."""
     view = found.records.view
     return {
@@ -145,7 +145,7 @@ def as_object(found: Found) -> dict[str, Any]:
     }
 
 
-def _seconds_left(found: Found) -> float | None:
+def _seconds_left(found: FoundRun) -> float | None:
     return found.records.view.seconds_left(found.records.now_s) if found.state == "running" else None
 
 

@@ -58,7 +58,7 @@ class _Group(Protocol):
     def recv(self, tensors: list[torch.Tensor], rank: int, tag: int) -> _Work: ...
 
 
-class Edge:
+class GlooEdge:
     """The way to and from one peer in one term. Messages wait for their turn on the emulated line, credits do not."""
 
     def __init__(

@@ -12,7 +12,7 @@ from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
 from potluck.errors import InputError
 from potluck.wire.frames import byte_views
-from potluck.wire.gloo_edge import Edge
+from potluck.wire.gloo_edge import GlooEdge
 from potluck.wire.link import DEFAULT_WINDOW_BYTES, Buffer, LinkStats, Tag
 from potluck.wire.mailbox import Mailbox
 from potluck.wire.pacing import Pacer
@@ -40,8 +40,8 @@ class GlooLink:
         except RuntimeError as error:
             raise InputError(f"cannot listen on {bind} ({error}); give an address of this machine") from error
         self.address = f"{bind}:{self._store.port}"
-        self._edges: dict[str, Edge] = {}
-        self._leaving: list[Edge] = []  # of the term before: they still take in what is on its way, and count it
+        self._edges: dict[str, GlooEdge] = {}
+        self._leaving: list[GlooEdge] = []  # of the term before: they still take in what is on its way, and count it
 
     @property
     def stats(self) -> LinkStats:
@@ -75,7 +75,7 @@ class GlooLink:
 
     def _connect(self, peer: str, address: str) -> None:
         meeting = self.address if self._name < peer else address
-        self._edges[peer] = Edge(self._name, peer, self.term, meeting, self._bind, self._mailbox, self._pacer)
+        self._edges[peer] = GlooEdge(self._name, peer, self.term, meeting, self._bind, self._mailbox, self._pacer)
 
     @property
     def term(self) -> int:
@@ -115,6 +115,6 @@ class GlooLink:
             edge.join()
         self._leaving, self._edges = [], {}
 
-    def _edge(self, peer: str, term: int) -> Edge | None:
+    def _edge(self, peer: str, term: int) -> GlooEdge | None:
         edge = self._edges.get(peer)
         return edge if edge is not None and edge.term == term else None  # None: its term ended meanwhile

@@ -265,7 +265,7 @@ class Evaluate(Message, frozen=True, kw_only=True, tag="evaluate"):
     sizes: tuple[int, ...]
 
 
-class Feed(msgspec.Struct, frozen=True, array_like=True):
+class FeedSpec(msgspec.Struct, frozen=True, array_like=True):
     """What a model is fed with: shape and type of one sample."""
 
     shape: tuple[int, ...]
@@ -282,7 +282,7 @@ class Load(Message, frozen=True, kw_only=True, tag="load"):
     batch_size: int
     seed: int
     clip_norm: float | None
-    feeds: dict[str, Feed]
+    feeds: dict[str, FeedSpec]
     data: str  # name of the data set that you own,
     share: str = ""  # or the digest of samples for you, as safetensors
 

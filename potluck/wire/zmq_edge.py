@@ -14,7 +14,7 @@ from potluck.wire.link import Tag
 MAX_FRAME_BYTES = 4 * 2**30
 
 
-class Edge:
+class ZmqEdge:
     """A DEALER and its monitor; touched by the link's I/O thread only."""
 
     def __init__(self, context: zmq.Context[zmq.Socket[bytes]], name: str, term: int, address: str, silence_s: float):

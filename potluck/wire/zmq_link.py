@@ -26,7 +26,7 @@ from potluck.wire.frames import (
 from potluck.wire.link import DEFAULT_WINDOW_BYTES, Buffer, LinkStats, Tag
 from potluck.wire.mailbox import Mailbox
 from potluck.wire.pacing import Pacer
-from potluck.wire.zmq_edge import MAX_FRAME_BYTES, Edge
+from potluck.wire.zmq_edge import MAX_FRAME_BYTES, ZmqEdge
 
 SMALL_PART_BYTES = 16 * 1024
 BATCH = 64  # messages read before the thread looks after its other duties
@@ -97,7 +97,7 @@ class ZmqLink:
         self._closing = False
         # From here on, the I/O thread's own.
         self._term = -1
-        self._edges: dict[str, Edge] = {}
+        self._edges: dict[str, ZmqEdge] = {}
         self._paced: deque[tuple[float, _Send]] = deque()
         self._poller = zmq.Poller()
         self._poller.register(self._router, zmq.POLLIN)
@@ -276,7 +276,7 @@ class ZmqLink:
 
     def _meet(self, peer: str, address: str) -> None:
         try:
-            edge = Edge(self._context, self._name, self._term, address, self._silence_s)
+            edge = ZmqEdge(self._context, self._name, self._term, address, self._silence_s)
         except zmq.ZMQError as error:
             self._mailbox.lose(peer, self._term, f"its address {address!r} cannot be used: {error}")
             return
@@ -290,7 +290,7 @@ class ZmqLink:
         self._poller.unregister(edge.monitor)
         edge.close()
 
-    def _flush(self, edge: Edge) -> None:
+    def _flush(self, edge: ZmqEdge) -> None:
         done = edge.flush()
         self._poller.register(edge.socket, zmq.POLLIN if done else zmq.POLLIN | zmq.POLLOUT)
 
@@ -307,7 +307,7 @@ class ZmqLink:
                 continue
             self._mailbox.deliver(identity.bytes.decode(errors="replace"), header, parts)
 
-    def _read_credits(self, peer: str, edge: Edge) -> None:
+    def _read_credits(self, peer: str, edge: ZmqEdge) -> None:
         for data in edge.read():
             header = decode_header(data)
             if isinstance(header, CreditHeader):

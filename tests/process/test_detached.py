@@ -18,7 +18,7 @@ import pytest
 
 from potluck.runtime.run_process import PROCESS, alive, facts_of, written
 from potluck.verbs.run_log import LOG
-from potluck.verbs.run_state import Found, look
+from potluck.verbs.run_state import FoundRun, look
 from tests.process.command_line import DEADLINE_S, Potluck
 
 # A session of its own on a terminal of its own: begins a run, and stays until the terminal is closed.
@@ -58,12 +58,12 @@ def _wait_for(condition: Callable[[], bool], instead: Callable[[], str] = lambda
         pause.wait(0.05)
 
 
-def _until(run: Path, condition: Callable[[Found], bool]) -> Found:
+def _until(run: Path, condition: Callable[[FoundRun], bool]) -> FoundRun:
     _wait_for(lambda: condition(look(run)), lambda: f"{look(run)}: {(run / LOG).read_text()}")
     return look(run)
 
 
-def _has_trained(more_than: int) -> Callable[[Found], bool]:
+def _has_trained(more_than: int) -> Callable[[FoundRun], bool]:
     return lambda found: found.state == "running" and found.records.view.done > more_than
 
 

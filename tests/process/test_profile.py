@@ -16,7 +16,7 @@ from potluck.profile.store import Store
 from potluck.runtime.live_fleet import LiveFleet
 from potluck.runtime.options import Options
 from potluck.runtime.prepare import prepare_job
-from potluck.runtime.profiling import ProfileSettings, profile_fleet
+from potluck.runtime.profiling import MeasuringTime, profile_fleet
 from potluck.runtime.run import run_on
 from potluck.types import COORDINATOR, DeviceSpec, Fleet, Member, Plan, Stage
 
@@ -57,7 +57,7 @@ def test_two_devices_measure_at_once_keep_it_and_train_afterwards(tmp_path):
     notes: list[str] = []
     moves: set[str] = set()
     store = Store(tmp_path / "cache", notes.append)
-    settings = ProfileSettings(
+    settings = MeasuringTime(
         seconds=3.0, network_seconds=1.5, store=store, note=notes.append, progress=lambda who, *_: moves.add(who)
     )
     with LiveFleet(Fleet(devices=devices, bandwidth_bytes_s=RATE), Options(timeout_s=60.0)) as live:

@@ -27,7 +27,7 @@ from potluck.recover.checkpoint import load, newest
 from potluck.runtime.live_fleet import LiveFleet
 from potluck.runtime.options import Options
 from potluck.runtime.prepare import PreparedJob, prepare_job
-from potluck.runtime.profiling import ProfileSettings, profile_fleet
+from potluck.runtime.profiling import MeasuringTime, profile_fleet
 from potluck.runtime.run import TrainResult, run_on
 from potluck.types import DeviceSpec, Fleet, Plan, RoundRecord
 
@@ -257,7 +257,7 @@ def test_a_newcomer_is_measured_and_put_to_use_between_two_rounds(tmp_path: Path
         newcomers.append(subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL))
 
     deed = At(1, arrive)
-    settings = ProfileSettings(seconds=1.0, network_seconds=0.3)
+    settings = MeasuringTime(seconds=1.0, network_seconds=0.3)
     try:
         with LiveFleet(slow, Options(timeout_s=PATIENT)) as live:
             deed.live = live  # type: ignore[assignment]
@@ -351,7 +351,7 @@ def test_a_device_that_becomes_slow_gets_less_to_do(tmp_path: Path) -> None:
     try:
         with LiveFleet(fleet, Options(timeout_s=PATIENT)) as live:
             deed.live = live  # type: ignore[assignment]
-            profile = profile_fleet(live, prepared, ProfileSettings(seconds=2.0, network_seconds=0.3))
+            profile = profile_fleet(live, prepared, MeasuringTime(seconds=2.0, network_seconds=0.3))
             plan = find_plan(prepared.facts, profile, [(4, 4)], seconds=0.5).plan
             options = Options(
                 run_dir=tmp_path / "run", timeout_s=PATIENT, watchers=(deed, stop), plan_s=0.5, should_stop=relieved

@@ -26,7 +26,7 @@ from potluck.runtime.live_fleet import LiveFleet
 from potluck.runtime.options import Options
 from potluck.runtime.planning import micro_batch_choices
 from potluck.runtime.prepare import prepare_job
-from potluck.runtime.profiling import ProfileSettings, profile_fleet
+from potluck.runtime.profiling import MeasuringTime, profile_fleet
 from potluck.runtime.run import run_on
 from potluck.runtime.train import train
 from potluck.runtime.trying import Tries, try_plans
@@ -83,7 +83,7 @@ def test_a_stopped_run_resumed_on_another_plan_ends_with_the_same_bits(live: Liv
 
 def test_plans_are_tried_and_what_they_learn_is_thrown_away(live: LiveFleet, tmp_path: Path) -> None:
     prepared = prepare_job(job_of("mlp", 3))
-    profile = profile_fleet(live, prepared, ProfileSettings(seconds=1.0, network_seconds=0.3))
+    profile = profile_fleet(live, prepared, MeasuringTime(seconds=1.0, network_seconds=0.3))
     said: list[str] = []
     tries = Tries(2, 0.5, PATIENT, said.append)
     attempts, learned = try_plans(live, prepared, profile, micro_batch_choices(prepared), tries)
@@ -99,7 +99,7 @@ def test_plans_are_tried_and_what_they_learn_is_thrown_away(live: LiveFleet, tmp
 
 def test_who_wants_to_stop_while_plans_are_tried_waits_for_one_round(live: LiveFleet) -> None:
     prepared = prepare_job(job_of("mlp", 3))
-    profile = profile_fleet(live, prepared, ProfileSettings(seconds=1.0, network_seconds=0.3))
+    profile = profile_fleet(live, prepared, MeasuringTime(seconds=1.0, network_seconds=0.3))
     tries = Tries(3, 0.5, PATIENT, lambda text: None, should_stop=lambda: True)
     attempts, same = try_plans(live, prepared, profile, micro_batch_choices(prepared), tries)
     assert len(attempts) == 1

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from potluck.datasets.local import Wanted, read_local
+from potluck.datasets.local import WantedData, read_local
 from potluck.job import load_job
 from potluck.runtime.loading import first_samples
 from potluck.runtime.prepare import prepare_job
@@ -35,6 +35,6 @@ def test_an_example_with_data_of_its_own_writes_what_its_job_needs(name, data, t
     runpy.run_path(str(ROOT / "examples" / f"{name}.py"), run_name="__main__")
     job = load_job(ROOT / "examples" / f"{name}.py")
     feeds = first_samples(job, 2).feeds
-    wanted = {n: Wanted(tuple(t.shape[1:]), str(t.dtype).removeprefix("torch.")) for n, t in feeds.items()}
+    wanted = {n: WantedData(tuple(t.shape[1:]), str(t.dtype).removeprefix("torch.")) for n, t in feeds.items()}
     assert (read_local(data).fitted(wanted).samples or 0) > 100
     prepare_job(job)

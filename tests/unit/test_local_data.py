@@ -11,11 +11,11 @@ import pytest
 from PIL import Image
 from safetensors.numpy import save_file
 
-from potluck.datasets.local import LocalData, Wanted, read_local
+from potluck.datasets.local import LocalData, WantedData, read_local
 from potluck.errors import InputError
 
-IMAGES = {"input": Wanted((8, 8), "float32"), "label": Wanted((), "int64")}
-TEXT = {"input": Wanted((4,), "int64"), "label": Wanted((4,), "int64")}
+IMAGES = {"input": WantedData((8, 8), "float32"), "label": WantedData((), "int64")}
+TEXT = {"input": WantedData((4,), "int64"), "label": WantedData((4,), "int64")}
 
 
 def images(count: int = 5) -> dict[str, Any]:

@@ -4,7 +4,7 @@ import signal
 
 import pytest
 
-from potluck.failures import Interrupted
+from potluck.failures import StoppedByUser
 from potluck.stopping import Stopping
 from potluck.verbs.session import terminal
 
@@ -36,5 +36,5 @@ def test_what_fails_on_the_way_out_of_an_interrupt_is_still_the_interrupt():
         finally:
             raise AssertionError("something was left half done")
 
-    with pytest.raises(Interrupted, match="interrupted"), terminal("", "", as_json=False):
+    with pytest.raises(StoppedByUser, match="interrupted"), terminal("", "", as_json=False):
         interrupted()

@@ -28,7 +28,7 @@ _WORK = 60_000  # spans × devices that Algorithm 1 is run on: beyond, fewer cut
 def asteroid(facts: ModelFacts, profile: Profile, micro_batch_size: int, micro_batches: int) -> Plan:
     """The plan of Algorithm 2; PlanError if none fits the memory."""
     borders = coarse_borders(facts, profile, micro_batch_size, micro_batches)
-    search = Search(Ground(facts, profile, micro_batch_size, micro_batches, borders))
+    search = AsteroidSearch(Ground(facts, profile, micro_batch_size, micro_batches, borders))
     stages, _ = search.best()
     return Plan(micro_batch_size=micro_batch_size, micro_batches=micro_batches, stages=stages)
 
@@ -88,7 +88,7 @@ class _Tails:
         return cls(np.full(shape, np.inf), np.zeros(shape), np.zeros(shape, int), np.zeros(shape, int))
 
 
-class Search:
+class AsteroidSearch:
     """Algorithm 2."""
 
     def __init__(self, ground: Ground) -> None:

@@ -27,7 +27,7 @@ def dapple(facts: ModelFacts, profile: Profile, micro_batch_size: int, micro_bat
     return equal_plan(in_order(runs, seen.devices), facts, micro_batch_size, micro_batches, sharing="samples")
 
 
-class Step(NamedTuple):
+class DappleStep(NamedTuple):
     """A stage, or a transfer between two."""
 
     forward_s: float
@@ -35,7 +35,7 @@ class Step(NamedTuple):
     reduce_s: float
 
 
-def latency_s(steps: list[Step], micro_batches: int) -> float:
+def latency_s(steps: list[DappleStep], micro_batches: int) -> float:
     """Seconds of a round: warm-up to the pivot, the pivot's steady phase, and the last to end."""
     pivot = len(steps) - 1
     for s in range(len(steps) - 2, -1, -1):
@@ -55,7 +55,7 @@ def latency_s(steps: list[Step], micro_batches: int) -> float:
     return warm_up + _steady_s(steps[pivot], micro_batches) + ending
 
 
-def _steady_s(step: Step, micro_batches: int) -> float:
+def _steady_s(step: DappleStep, micro_batches: int) -> float:
     return (micro_batches - 1) * (step.forward_s + step.backward_s)
 
 
@@ -79,11 +79,11 @@ class Costs:
                 found[place, r] = sums[j] - sums[i]
         return found[0], found[1], found[2]
 
-    def transfer(self, cut: int) -> Step:
+    def transfer(self, cut: int) -> DappleStep:
         """The link before a block."""
         seen = self.seen
         sizes = (float(seen.rows * seen.out[cut]), float(seen.rows * seen.back[cut]))
-        return Step(sizes[0] / seen.bandwidth, sizes[1] / seen.bandwidth, 0.0)
+        return DappleStep(sizes[0] / seen.bandwidth, sizes[1] / seen.bandwidth, 0.0)
 
 
 @dataclass(frozen=True)

@@ -5,9 +5,8 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from potluck.control.cluster import ClusterState, Step, opened, reopened, transition
+from potluck.control.cluster import ClusterState, ClusterStep, opened, reopened, transition
 from potluck.control.cluster_words import (
-    Abandon,
     Adopt,
     Again,
     Began,
@@ -15,6 +14,7 @@ from potluck.control.cluster_words import (
     Commit,
     ComputePlan,
     Event,
+    GiveUpTerm,
     Holds,
     IsPrepared,
     IsReady,
@@ -23,28 +23,28 @@ from potluck.control.cluster_words import (
     NoCause,
     Order,
     Planned,
-    Prepare,
+    PrepareTerm,
     Saved,
     Settle,
     Stalled,
     StopRun,
-    Wanted,
+    WantedChange,
     Written,
 )
-from potluck.simulate.pipeline import Pipeline, even
+from potluck.simulate.pipeline import SmallModel, even
 from potluck.types import COORDINATOR, Held, Plan
 
-MODEL = Pipeline()
+MODEL = SmallModel()
 NAMES = ("a", "b", "c")
 PLAN = even(list(NAMES), 3)
 ROUNDS = 5
 
 
-def begun() -> Step:
+def begun() -> ClusterStep:
     return opened(PLAN, term=1, rounds=ROUNDS, first=0, here=NAMES, blueprint=MODEL)
 
 
-def after(*events: Event) -> Step:
+def after(*events: Event) -> ClusterStep:
     state, orders = begun()
     for event in events:
         state, orders = transition(state, event, MODEL)
@@ -83,7 +83,7 @@ def test_a_lost_stage_comes_from_its_copy_and_the_others_go_back_with_it() -> No
     state, orders = after(*PREPARED)
     state = _committed(state, 4)
     state, orders = transition(state, Lost(device="a", why="gone"), MODEL)
-    assert orders == [Abandon(term=1, devices=("b", "c"), reason="gone")]
+    assert orders == [GiveUpTerm(term=1, devices=("b", "c"), reason="gone")]
     state, _ = transition(state, holds("b", 4, 1, copies["b"], copies["a"]), MODEL)  # b keeps a's copy
     state, [order] = transition(state, holds("c", 4, 1, copies["c"]), MODEL)
     assert isinstance(order, ComputePlan)
@@ -91,7 +91,7 @@ def test_a_lost_stage_comes_from_its_copy_and_the_others_go_back_with_it() -> No
     assert set(order.held["b"]) == set(range(0, 4))
     plan = even(["b", "c"], 2)
     state, [_, prepare] = transition(state, Planned(number=order.number, term=2, plan=plan), MODEL)
-    assert isinstance(prepare, Prepare)
+    assert isinstance(prepare, PrepareTerm)
     assert (prepare.round, prepare.term) == (2, 2)
     assert {move.held.round for move in prepare.moves} == {2}
     assert COORDINATOR not in {move.source for move in prepare.moves}
@@ -113,7 +113,7 @@ def test_without_a_copy_everything_comes_from_the_coordinator() -> None:
     [order] = orders
     assert isinstance(order, ComputePlan)
     _, [_, prepare] = transition(state, Planned(number=order.number, term=2, plan=even(["b", "c"], 2)), MODEL)
-    assert isinstance(prepare, Prepare)
+    assert isinstance(prepare, PrepareTerm)
     assert prepare.round == 0
     assert {move.source for move in prepare.moves} == {COORDINATOR}
 
@@ -122,7 +122,7 @@ def test_who_comes_back_to_a_coordinator_goes_on_where_it_was() -> None:
     state, orders = reopened(
         {1: PLAN}, rounds=ROUNDS, committed=3, saved=0, here=("a", "b"), away=("c",), blueprint=MODEL
     )
-    assert orders == [Abandon(term=1, devices=("a", "b"), reason="the coordinator is back")]
+    assert orders == [GiveUpTerm(term=1, devices=("a", "b"), reason="the coordinator is back")]
     state, orders = transition(state, holds("a", 3), MODEL)
     copy = Held(term=1, stage=2, round=3)
     _, [order] = transition(state, holds("b", 3, 1, copy), MODEL)
@@ -151,12 +151,12 @@ def test_two_that_do_not_reach_each_other_again_are_not_in_one_plan_any_more() -
     state, second, [_, prepare] = _broken(state, even(["b", "c"], 2))
     assert second.apart == (("a", "b"),)
     assert second.without == ()  # nobody is lost
-    assert isinstance(prepare, Prepare)
+    assert isinstance(prepare, PrepareTerm)
     assert "goes on without a" in prepare.reason
     assert "a" not in {move.source for move in prepare.moves}
     assert state.phase == "training"
     assert "a" in state.here
-    wish = Wanted(kind="plan", why="better", plan=PLAN)
+    wish = WantedChange(kind="plan", why="better", plan=PLAN)
     assert transition(state, wish, MODEL) == (state, [])  # not together, whatever it would gain
     for event in (Lost(device="a", why="gone"), Joined(device="a")):
         state, _ = transition(state, event, MODEL)
@@ -194,7 +194,7 @@ def events() -> st.SearchStrategy[Event]:
         st.builds(Broken, term=number, why=st.just("broken")),
         st.builds(Holds, device=name, term=number, states=st.lists(held, max_size=3).map(tuple)),
         st.builds(Planned, number=number, term=st.integers(2, 9), plan=st.none() | plans, why=st.just("none fits")),
-        st.builds(Wanted, kind=st.sampled_from(("left", "joined")), why=st.just("so"), devices=st.tuples(name)),
+        st.builds(WantedChange, kind=st.sampled_from(("left", "joined")), why=st.just("so"), devices=st.tuples(name)),
         st.just(Stalled()),
         st.just(NoCause()),
     )  # fmt: skip
@@ -222,12 +222,12 @@ def assert_sound(before: ClusterState, state: ClusterState, orders: list[Order],
             case Commit():
                 assert order.round in written
                 assert set(before.reported) == set(before.plan.devices) or before.committed == order.round
-            case Prepare():
+            case PrepareTerm():
                 assert order.term > before.term or before.plans == {}
                 assert set(order.plan.devices) <= set(state.here)
                 assert {m.source for m in order.moves} <= {*before.holdings, COORDINATOR}
                 assert order.round <= before.committed
-            case Abandon():
+            case GiveUpTerm():
                 assert set(order.devices) <= set(state.here)
             case _:
                 pass

@@ -152,14 +152,14 @@ def test_pipedream_reaches_the_optimum_of_its_objective(weight: float) -> None:
     assert shared or weight > 1e6
 
 
-def dapple_steps(seen: Mean, runs: Runs) -> list[dapple.Step]:
+def dapple_steps(seen: Mean, runs: Runs) -> list[dapple.DappleStep]:
     steps = []
     for i, j, r in runs:
         if i:
             out, back = seen.cuts[i]
-            steps.append(dapple.Step(ROWS * out / seen.bandwidth, ROWS * back / seen.bandwidth, 0.0))
+            steps.append(dapple.DappleStep(ROWS * out / seen.bandwidth, ROWS * back / seen.bandwidth, 0.0))
         rows = -(-ROWS // r)
-        steps.append(dapple.Step(seen.forward(i, j, rows), seen.backward(i, j, rows), seen.reduce(i, j, r)))
+        steps.append(dapple.DappleStep(seen.forward(i, j, rows), seen.backward(i, j, rows), seen.reduce(i, j, r)))
     return steps
 
 
@@ -268,11 +268,13 @@ def test_asteroid_comes_to_the_best_of_its_latencies_for_its_order_of_devices(we
         limits = [memory, 2 * memory, 4 * memory, memory]
         profile = a_profile(seed, facts, [1.0, 0.5, 0.25, 1.0], spread=0.5, memory=limits)
         ground = Ground(facts, profile, ROWS, MICRO_BATCHES, range(7))
-        search = asteroid.Search(ground)
+        search = asteroid.AsteroidSearch(ground)
         spans = {span: n for n, span in enumerate(ground.spans)}
         plan = PLANNERS["asteroid"](facts, profile, ROWS, MICRO_BATCHES)
 
-        def seconds(runs: Runs, search: asteroid.Search = search, spans: dict = spans, facts=facts, profile=profile):
+        def seconds(
+            runs: Runs, search: asteroid.AsteroidSearch = search, spans: dict = spans, facts=facts, profile=profile
+        ):
             stages, a = [], 0
             for p, (i, j, r) in enumerate(runs):
                 depth = 2 * (len(runs) - p) - 1

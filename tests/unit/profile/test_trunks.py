@@ -7,14 +7,14 @@ from itertools import permutations
 
 import pytest
 
-from potluck.profile.network import Pair, Probing, link_profiles, pair_rounds
+from potluck.profile.network import DevicePair, Probing, link_profiles, pair_rounds
 from potluck.profile.trunks import MOST_ROOMS, Passage, passages, rooms, through
 from potluck.types import COORDINATOR
 
 INSIDE, BETWEEN = 1.2e8, 1.2e7
 
 
-def in_rooms(*sets: tuple[str, ...], between: float = BETWEEN) -> dict[Pair, Probing]:
+def in_rooms(*sets: tuple[str, ...], between: float = BETWEEN) -> dict[DevicePair, Probing]:
     """What links carry where rooms are far from each other."""
     home = {name: number for number, room in enumerate(sets) for name in room}
     return {(a, b): Probing(INSIDE if home[a] == home[b] else between, 1e-3, 1.0) for a, b in permutations(home, 2)}
@@ -72,10 +72,10 @@ def test_all_pairs_of_a_passage_send_the_same_way_at_once() -> None:
     assert passage.pairs == (("d1", "b1"), (COORDINATOR, "b2"))
 
 
-def with_own_lines(found: dict[Pair, Probing], **lines: float) -> dict[Pair, Probing]:
+def with_own_lines(found: dict[DevicePair, Probing], **lines: float) -> dict[DevicePair, Probing]:
     """The same with some whose own lines carry no more than this."""
 
-    def limit(pair: Pair) -> float:
+    def limit(pair: DevicePair) -> float:
         return min(lines.get(name, float("inf")) for name in pair)
 
     return {pair: Probing(min(p.bandwidth_bytes_s, limit(pair)), 1e-3, 1.0) for pair, p in found.items()}
@@ -111,7 +111,7 @@ def test_a_line_that_is_fast_one_way_only_parts_rooms() -> None:
     assert rooms(found) == [FIRST, SECOND]
 
 
-def both_ways(pairs: Iterable[Pair], there: float, back: float) -> dict[Pair, Probing]:
+def both_ways(pairs: Iterable[DevicePair], there: float, back: float) -> dict[DevicePair, Probing]:
     ways = [((a, b), there) for a, b in pairs] + [((b, a), back) for a, b in pairs]
     return {way: Probing(rate, 1e-3, 1.0) for way, rate in ways}
 

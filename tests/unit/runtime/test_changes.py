@@ -11,7 +11,7 @@ from potluck.plan.baselines import PLANNERS
 from potluck.plan.events import simulate
 from potluck.plan.memory import fits, peak_bytes
 from potluck.plan.tables import Tables
-from potluck.runtime.changes import Changes
+from potluck.runtime.changes import Replanner
 from potluck.runtime.options import Options
 from potluck.types import Profile, RoundRecord
 from potluck.wire.messages import Leaving, Linked
@@ -22,7 +22,7 @@ SIZE = (8, 6)
 
 
 class Roster:
-    """Who is here, as far as `Changes` looks."""
+    """Who is here, as far as `Replanner` looks."""
 
     def __init__(self, *names: str) -> None:
         self.specs: dict[str, object] = dict.fromkeys(names)
@@ -34,14 +34,14 @@ class Roster:
         del self.specs[device], self.links[device]
 
 
-def changes(profile: Profile | None, *names: str) -> tuple[Changes, Roster, list[str]]:
+def changes(profile: Profile | None, *names: str) -> tuple[Replanner, Roster, list[str]]:
     roster, said = Roster(*names), cast(list[str], [])
     prepared = SimpleNamespace(facts=FACTS, job=SimpleNamespace(batchnorm="refuse"))
     options = Options(progress=said.append, plan_s=0.3)
-    return Changes(cast(Any, SimpleNamespace(roster=roster)), cast(Any, prepared), profile, options), roster, said
+    return Replanner(cast(Any, SimpleNamespace(roster=roster)), cast(Any, prepared), profile, options), roster, said
 
 
-def searched(it: Changes) -> None:
+def searched(it: Replanner) -> None:
     assert it._search is not None
     it._search.result(30.0)
 

@@ -16,12 +16,12 @@ from potluck.datasets.local import LocalData
 from potluck.model.build import build
 from potluck.model.program import ProgramPair, decode, encode
 from potluck.optimizers import SGD
-from potluck.runtime.judge import Judge
+from potluck.runtime.judge import HeldOutLoss
 from potluck.runtime.local_trainer import LocalTrainer
 from potluck.runtime.own_work import OwnWork
 from potluck.runtime.throttle import Throttle
-from potluck.runtime.worker import Worker
-from potluck.wire.messages import Feed, Load, Loaded
+from potluck.runtime.worker import PushLoop
+from potluck.wire.messages import FeedSpec, Load, Loaded
 
 CPU = torch.device("cpu")
 
@@ -48,7 +48,7 @@ def samples() -> dict[str, torch.Tensor]:
     return {"input": torch.randn(21, 6), "label": torch.randint(3, (21,))}
 
 
-def verdict(judge: Judge, weights: dict[str, torch.Tensor], steps: int) -> float:
+def verdict(judge: HeldOutLoss, weights: dict[str, torch.Tensor], steps: int) -> float:
     judge.begin(7, weights)
     for _ in range(steps - 1):
         assert judge.step() is None
@@ -66,7 +66,7 @@ def test_the_loss_is_that_of_the_model_in_evaluation(samples: dict[str, torch.Te
     built = build(model, functional.cross_entropy, samples, torch.ones(21), judged=True)
     programs = decode(encode(built.programs))
     assert programs.judge is not None
-    judge = Judge(programs.judge, samples, 8, CPU)  # in parts of 8, 8 and 5
+    judge = HeldOutLoss(programs.judge, samples, 8, CPU)  # in parts of 8, 8 and 5
     expected = functional.cross_entropy(model.eval()(samples["input"]), samples["label"])
     assert verdict(judge, built.state, 3) == pytest.approx(expected.item(), rel=1e-5)
     other = {name: tensor * 2 for name, tensor in built.state.items()}
@@ -76,7 +76,7 @@ def test_the_loss_is_that_of_the_model_in_evaluation(samples: dict[str, torch.Te
 def test_what_is_not_finite_is_said_to_be(samples: dict[str, torch.Tensor]) -> None:
     built = build(Small(), functional.cross_entropy, samples, torch.ones(21), judged=True)
     assert built.programs.judge is not None
-    judge = Judge(built.programs.judge, samples, 21, CPU)
+    judge = HeldOutLoss(built.programs.judge, samples, 21, CPU)
     judge.begin(1, {name: tensor * torch.nan for name, tensor in built.state.items()})
     found = judge.step()
     assert found is not None
@@ -96,7 +96,7 @@ def loaded(programs: ProgramPair, state: dict[str, torch.Tensor], held_out: dict
     work = OwnWork("a", CPU, data, "127.0.0.1", Throttle(1.0), lambda digest, timeout_s: blobs[digest])
     order = Load(
         run="r", program="program", state="state", optimizer=SGD(lr=0.1), batch_size=8, seed=0, clip_norm=None,
-        feeds={"input": Feed((6,), "float32"), "label": Feed((), "int64")}, data="own", share="",
+        feeds={"input": FeedSpec((6,), "float32"), "label": FeedSpec((), "int64")}, data="own", share="",
     )  # fmt: skip
     return work.load(order, 10.0)
 
@@ -112,9 +112,9 @@ def test_weights_as_they_are_pulled_can_be_judged(samples: dict[str, torch.Tenso
     built = build(Small(), functional.cross_entropy, samples, torch.ones(21), judged=True)
     assert built.programs.judge is not None
     trainer = LocalTrainer(built.programs, dict(built.state), SGD(lr=0.1), samples, batch_size=8, seed=0)
-    worker = Worker("a", trainer, Throttle(1.0), 1.0)
+    worker = PushLoop("a", trainer, Throttle(1.0), 1.0)
     weights = worker._pulled()
     trainer.step()  # goes on while these are judged
-    judge = Judge(built.programs.judge, samples, 8, CPU)
+    judge = HeldOutLoss(built.programs.judge, samples, 8, CPU)
     assert verdict(judge, weights, 3) == pytest.approx(verdict(judge, built.state, 3), rel=1e-6)
     worker.close()

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from potluck.profile.check import check_device
 from potluck.runtime import message_cost
 from potluck.runtime.message_cost import bytes_per_second
-from potluck.runtime.pace import Pace
+from potluck.runtime.pace import CpuPace
 from tests.unit.plan.instances import a_model, a_profile
 
 
@@ -38,5 +38,5 @@ def test_where_noise_hides_what_bytes_cost_it_is_measured_once_more(
     link = SimpleNamespace(address="", adopt=lambda *_: None, close=lambda: None)
     monkeypatch.setattr(message_cost, "open_link", lambda *_: link)
     monkeypatch.setattr(message_cost, "_seconds", lambda *_: left.pop(0))
-    found_s, bytes_s = message_cost.message_cost("zmq", torch.device("cpu"), cast(Pace, None), budget_s=1.0)
+    found_s, bytes_s = message_cost.message_cost("zmq", torch.device("cpu"), cast(CpuPace, None), budget_s=1.0)
     assert (found_s, bytes_s is not None, left) == (small_s, known, [])

@@ -19,7 +19,7 @@ from potluck.optimizers import SGD
 from potluck.runtime.extremes import extreme_samples, ranges
 from potluck.runtime.own_work import OwnWork
 from potluck.runtime.throttle import Throttle
-from potluck.wire.messages import Feed, Load, Loaded
+from potluck.wire.messages import FeedSpec, Load, Loaded
 
 CPU = torch.device("cpu")
 CLASSES, TOKENS, LENGTH = 3, 16, 4
@@ -52,7 +52,7 @@ def loaded(*sets: LocalData) -> Loaded:
     work = OwnWork("a", CPU, data, "127.0.0.1", Throttle(1.0), lambda digest, timeout_s: blobs[digest])
     order = Load(
         run="r", program="program", state="state", optimizer=SGD(lr=0.1), batch_size=8, seed=0, clip_norm=None,
-        feeds={"input": Feed((LENGTH,), "int64"), "label": Feed((), "int64")}, data="own", share="",
+        feeds={"input": FeedSpec((LENGTH,), "int64"), "label": FeedSpec((), "int64")}, data="own", share="",
     )  # fmt: skip
     said = work.load(order, 10.0)
     assert work.refused == bool(said.problem)

@@ -7,9 +7,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from potluck.profile.network import Pair, Probing, Trunk, link_profiles
+from potluck.profile.network import DevicePair, Probing, Trunk, link_profiles
 from potluck.profile.store import Network
-from potluck.runtime.profiling import ProfileSettings, _Profiling
+from potluck.runtime.profiling import MeasuringTime, _Profiling
 from potluck.types import BlockProfile, DeviceProfile, DeviceSpec, LinkProfile, Timing
 from potluck.wire.messages import Measured
 
@@ -29,7 +29,7 @@ class Scripted(_Profiling):
         self.times_s, self.rates, self.notes, self.dropped = times_s, rates, list[str](), 0
         self._devices, self._rows = ["pi"], (8,)
         self._keys = {"pi": None}  # type: ignore[dict-item]
-        self._settings = ProfileSettings(note=self.notes.append)
+        self._settings = MeasuringTime(note=self.notes.append)
         self._store = SimpleNamespace(device=lambda key, blocks: KNOWN, drop=self._drop)  # type: ignore[assignment]
         self._prepared = SimpleNamespace(facts=SimpleNamespace(blocks=[None]))  # type: ignore[assignment]
         self._live = SimpleNamespace(roster=SimpleNamespace(send=lambda device, order: None))  # type: ignore[assignment]
@@ -43,7 +43,7 @@ class Scripted(_Profiling):
     def _answers(self, devices: object, budget_s: float) -> list[tuple[str, Measured]]:
         return [(device, Measured(again=cell(self.times_s.pop(0)))) for device in list(devices)]  # type: ignore[call-overload]
 
-    def _probe_links(self, seconds: float) -> tuple[dict[Pair, Probing], dict[Pair, Trunk]]:
+    def _probe_links(self, seconds: float) -> tuple[dict[DevicePair, Probing], dict[DevicePair, Trunk]]:
         return {("coordinator", "pi"): Probing(self.rates.pop(0), 0.01, 1.0)}, {}
 
 
@@ -92,7 +92,7 @@ class TwoRooms(_Profiling):
         self._keys = dict.fromkeys("abc", SimpleNamespace(host=""))  # type: ignore[arg-type]
         welcome = SimpleNamespace(carrier="tcp", bandwidth_bytes_s=None)
         self._live = SimpleNamespace(roster=SimpleNamespace(welcome=welcome))  # type: ignore[assignment]
-        self._settings = ProfileSettings(
+        self._settings = MeasuringTime(
             note=self.notes.append, progress=lambda _, done, total: self.shown.append((self.met, done, total))
         )
 
@@ -102,7 +102,7 @@ class TwoRooms(_Profiling):
     def _commit_s(self) -> float:
         return 0.01
 
-    def _probe_round(self, pairs: list[Pair], budget_s: float) -> dict[Pair, Probing]:
+    def _probe_round(self, pairs: list[DevicePair], budget_s: float) -> dict[DevicePair, Probing]:
         found = {}
         for way in [way for a, b in pairs for way in ((a, b), (b, a))]:
             alone = len(pairs) == 1

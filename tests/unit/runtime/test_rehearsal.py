@@ -17,7 +17,7 @@ from potluck.runtime.loading import first_samples
 from potluck.runtime.measure_blocks import measure_blocks
 from potluck.runtime.prepare import PreparedJob, prepare_job
 from potluck.runtime.reconcile import reconcile
-from potluck.runtime.rehearsal import BRIEF, FULL, Rehearsals, TooSlow, extent_for
+from potluck.runtime.rehearsal import BRIEF, FULL, MemoryTrials, TooSlow, extent_for
 from potluck.runtime.stage import StageRunner
 
 ROWS, WIDTH = 64, 1024
@@ -48,7 +48,7 @@ def rig(prepared: PreparedJob) -> Rig:
 def test_a_rehearsal_grows_by_weights_gradients_and_optimizer_at_least(prepared: PreparedJob, rig: Rig) -> None:
     whole = (0, len(prepared.facts.blocks))
     weights = sum(b.weight_bytes for b in prepared.facts.blocks)
-    rehearsals = Rehearsals(rig, ROWS, most_s=600.0)
+    rehearsals = MemoryTrials(rig, ROWS, most_s=600.0)
     grown = rehearsals.grown_bytes(whole)
     assert grown is not None
     assert 3.5 * weights < grown < 3.5 * weights + 300e6  # weight, gradient and Adam's two; some of it may be reused
@@ -61,14 +61,14 @@ def test_a_brief_rehearsal_too_has_activations_beside_the_state_of_the_optimizer
 ) -> None:
     whole, seen = (0, len(prepared.facts.blocks)), []
     monkeypatch.setattr(rehearsal, "extent_for", lambda step_s, most_s: BRIEF)
-    forward = Rehearsals._forward
+    forward = MemoryTrials._forward
 
-    def watched(self: Rehearsals, runner: StageRunner, round: int, j: int) -> None:
+    def watched(self: MemoryTrials, runner: StageRunner, round: int, j: int) -> None:
         forward(self, runner, round, j)
         seen.append((round, j))
 
-    monkeypatch.setattr(Rehearsals, "_forward", watched)
-    assert Rehearsals(rig, ROWS, most_s=600.0).grown_bytes(whole) is not None
+    monkeypatch.setattr(MemoryTrials, "_forward", watched)
+    assert MemoryTrials(rig, ROWS, most_s=600.0).grown_bytes(whole) is not None
     assert seen == [(0, 0), (0, 1), (1, 0), (1, 1)]
 
 

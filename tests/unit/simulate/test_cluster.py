@@ -8,11 +8,11 @@ from msgspec.structs import replace
 from potluck.control import agent, cluster
 from potluck.control.agent import AgentState
 from potluck.control.agent_words import AgentEvent, Tell
-from potluck.control.cluster import ClusterState, Step
+from potluck.control.cluster import ClusterState, ClusterStep
 from potluck.control.cluster_words import Commit, Event, Settle, Written
 from potluck.simulate import cluster as simulated
 from potluck.simulate import device as simulated_device
-from potluck.simulate.cluster import Outcome, Run, simulate_run
+from potluck.simulate.cluster import RunOutcome, SimulatedRun, simulate_run
 from potluck.simulate.device import Device
 from potluck.simulate.world import Disk, Violation
 from potluck.wire.messages import Abandon, Holding
@@ -23,7 +23,7 @@ MORE = range(SEEDS, 20_000)
 FAILED_ONCE: tuple[int, ...] = (241, 459, 1374)  # seeds that broke a promise while this was written
 
 
-def runs(seeds: range) -> list[Outcome]:
+def runs(seeds: range) -> list[RunOutcome]:
     return [simulate_run(seed) for seed in seeds]
 
 
@@ -51,7 +51,7 @@ def test_what_failed_once_does_not_again(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", range(40))
 def test_two_devices_that_never_reach_each_other_do_not_end_a_run(seed: int) -> None:
-    run = Run(seed, faults=0)
+    run = SimulatedRun(seed, faults=0)
     one, other = run.world.random.sample(sorted(run.devices), 2)
     run.world.after(3.0, lambda: run.world.cut(one, other, 1e9))
     run.world.run(simulated.UNTIL_S)
@@ -83,7 +83,7 @@ def test_a_ledger_that_is_not_flushed_is_noticed() -> None:
 
 
 def test_a_commit_before_the_ledger_has_it_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    def hasty(state: ClusterState, event: Event, blueprint: cluster.Blueprint) -> Step:
+    def hasty(state: ClusterState, event: Event, blueprint: cluster.Blueprint) -> ClusterStep:
         after, orders = cluster.transition(state, event, blueprint)
         if any(isinstance(order, Settle) for order in orders):  # commits first, writes then
             early, _ = cluster.transition(after, Written(round=after.committed), blueprint)
@@ -95,7 +95,7 @@ def test_a_commit_before_the_ledger_has_it_is_noticed(monkeypatch: pytest.Monkey
 
 
 def test_an_answer_before_the_round_in_hand_is_over_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    def hasty(state: AgentState, event: AgentEvent) -> agent.Step:
+    def hasty(state: AgentState, event: AgentEvent) -> agent.AgentStep:
         after, orders = agent.agent_transition(state, event)
         if isinstance(event, Abandon) and after.answer is not None:
             told = Tell(message=Holding(term=event.term, states=state.inventory))

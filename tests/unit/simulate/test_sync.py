@@ -11,17 +11,17 @@ from potluck.paramserver.adsp import Adsp, Ours
 from potluck.paramserver.policies import POLICIES
 from potluck.paramserver.policy import Bsp, Lockstep
 from potluck.simulate.problem import Problem
-from potluck.simulate.sync import Fleet, Outcome, Simulation
+from potluck.simulate.sync import Crowd, PushOutcome, Simulation
 
-PAPER = Fleet((0.1, 0.083, 0.3))  # speeds of 1 : 1.2 : 0.33
+PAPER = Crowd((0.1, 0.083, 0.3))  # speeds of 1 : 1.2 : 0.33
 TARGET = 0.18
 
 
-def a_fleet(workers: int, seed: int = 0, **others: float) -> Fleet:
-    return Fleet.mixed(workers, 2.0, np.random.default_rng(seed), **others)
+def a_fleet(workers: int, seed: int = 0, **others: float) -> Crowd:
+    return Crowd.mixed(workers, 2.0, np.random.default_rng(seed), **others)
 
 
-def simulated(name: str, fleet: Fleet, seed: int = 0, until_s: float = 1200.0, target: float = TARGET) -> Outcome:
+def simulated(name: str, fleet: Crowd, seed: int = 0, until_s: float = 1200.0, target: float = TARGET) -> PushOutcome:
     return Simulation(POLICIES[name](), fleet, Problem.of(), seed).run(until_s, target)
 
 
@@ -64,7 +64,7 @@ def test_workers_compute_nearly_all_the_time_where_nobody_waits_and_a_third_of_i
 
 def test_a_worker_ten_times_slower_costs_the_others_nothing() -> None:
     def steps(policy: Adsp | Bsp, step_s: tuple[float, ...]) -> int:
-        return Simulation(policy, Fleet(step_s), Problem.of()).run(600.0).steps
+        return Simulation(policy, Crowd(step_s), Problem.of()).run(600.0).steps
 
     for kind in (Adsp, Ours):
         assert steps(kind(40.0), (0.1, 0.1, 1.0)) > 0.97 * (steps(kind(40.0), (0.1, 0.1)) + 600)
@@ -84,7 +84,7 @@ def test_the_more_the_workers_differ_the_more_waiting_costs() -> None:
     for heterogeneity in (1.45, 3.2):
         times = {}
         for kind, policy in (("ours", Ours(40.0)), ("lock-step", Lockstep(40))):
-            fleet = Fleet.mixed(12, heterogeneity, np.random.default_rng(1))
+            fleet = Crowd.mixed(12, heterogeneity, np.random.default_rng(1))
             found = Simulation(policy, fleet, Problem.of(), 1).run(2400.0, TARGET).reached_s
             assert found is not None
             times[kind] = found
