@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 
-from potluck.runtime.terms import Terms
+from potluck.runtime.terms import Coordinator
 from potluck.types import Plan
 
 
-class Told(Terms):
+class Told(Coordinator):
     """Says on standard output when the run began, on the machine's monotonic clock."""
 
     def open(self, before: Mapping[int, Plan]) -> None:

@@ -28,7 +28,7 @@ from potluck.runtime.run_dirs import MODEL, new_run_dir
 from potluck.runtime.run_folder import RunFolder, load_resume
 from potluck.runtime.saving import GO_ON
 from potluck.runtime.session import Session, TermOver
-from potluck.runtime.terms import Terms
+from potluck.runtime.terms import Coordinator
 from potluck.types import Plan, Profile
 from potluck.wire.messages import FINISHED, SAVED
 
@@ -52,7 +52,7 @@ class TrainResult:
 
 def run_on(
     live: LiveFleet, prepared: PreparedJob, plan: Plan, options: Options, *, reason: str = "given",
-    predicted_s: float | None = None, profile: Profile | None = None, terms: type[Terms] = Terms,
+    predicted_s: float | None = None, profile: Profile | None = None, terms: type[Coordinator] = Coordinator,
     before: Mapping[int, Plan] | None = None,
 ) -> TrainResult:  # fmt: skip
     """Trains a prepared job by a plan on devices that are already here; they stay for the next one.
@@ -93,7 +93,7 @@ def run_on(
     return _result(session, coordinator, ended, model_path, expected_s)
 
 
-def _train(terms: Terms, before: Mapping[int, Plan]) -> tuple[RoundLoop, str]:
+def _train(terms: Coordinator, before: Mapping[int, Plan]) -> tuple[RoundLoop, str]:
     """Term after term, until the run is over."""
     try:
         terms.open(before)

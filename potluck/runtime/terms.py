@@ -56,7 +56,7 @@ _BACK_S = 60.0  # in which devices come back that this side could not hear
 _CAUSE_S = 4.0  # in which a device that does not answer others is noticed by its own connection
 
 
-class Terms:
+class Coordinator:
     """Everything that outlives a term: who is here, the plans there were, what went wrong, and how to go on."""
 
     def __init__(self, live: LiveFleet, prepared: PreparedJob, changes: Replanner, session: Session) -> None:

@@ -11,18 +11,18 @@ import sys
 
 from potluck.cli import main
 from potluck.control.cluster_words import Event, Order, Written
-from potluck.runtime.terms import Terms
+from potluck.runtime.terms import Coordinator
 
 LAST = int(sys.argv.pop(1))
-_tell = Terms.tell
+_tell = Coordinator.tell
 
 
-def tell(self: Terms, event: Event) -> list[Order]:
+def tell(self: Coordinator, event: Event) -> list[Order]:
     if isinstance(event, Written) and event.round == LAST:
         os.kill(os.getpid(), signal.SIGKILL)
     return _tell(self, event)
 
 
 if __name__ == "__main__":
-    Terms.tell = tell  # type: ignore[method-assign]
+    Coordinator.tell = tell  # type: ignore[method-assign]
     main()
