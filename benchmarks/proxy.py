@@ -23,8 +23,8 @@ from typing import TypeVar
 import click
 
 from benchmarks.proxy_faults import SETTINGS, Fates, Faults, read_change
-from potluck.address import split_address
 from potluck.errors import InputError, PotluckError
+from potluck.settings.address import split_address
 
 __all__ = ["Faults", "Proxy"]
 

@@ -10,9 +10,9 @@ from torch.nn import functional as F
 
 import potluck
 from benchmarks.case import Case
-from potluck.optimizers import Optimizer
+from potluck.job.learning_rates import Cosine
+from potluck.job.optimizers import Optimizer
 from potluck.plan.baselines import even_plan
-from potluck.schedules import Cosine
 from potluck.types import DeviceSpec, Member, ModelFacts, Plan, Sharing, Stage
 
 MICRO_BATCH = 4

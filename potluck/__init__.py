@@ -10,28 +10,28 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from potluck.job import Job, Pad
+    from potluck.job.job import Job, Pad
+    from potluck.job.learning_rates import Constant, Cosine, Linear, Step
+    from potluck.job.optimizers import SGD, Adagrad, Adam, AdamW, ParamGroup, RMSprop
     from potluck.model.empty import empty_weights
-    from potluck.optimizers import SGD, Adagrad, Adam, AdamW, ParamGroup, RMSprop
     from potluck.runtime.options import Options
     from potluck.runtime.run import TrainResult
     from potluck.runtime.train import train
-    from potluck.schedules import Constant, Cosine, Linear, Step
     from potluck.types import DeviceSpec, Fleet, Member, Plan, Stage
 
 _HOMES = {
-    "Job": "potluck.job",
-    "Pad": "potluck.job",
-    "SGD": "potluck.optimizers",
-    "Adam": "potluck.optimizers",
-    "AdamW": "potluck.optimizers",
-    "RMSprop": "potluck.optimizers",
-    "Adagrad": "potluck.optimizers",
-    "ParamGroup": "potluck.optimizers",
-    "Constant": "potluck.schedules",
-    "Cosine": "potluck.schedules",
-    "Linear": "potluck.schedules",
-    "Step": "potluck.schedules",
+    "Job": "potluck.job.job",
+    "Pad": "potluck.job.job",
+    "SGD": "potluck.job.optimizers",
+    "Adam": "potluck.job.optimizers",
+    "AdamW": "potluck.job.optimizers",
+    "RMSprop": "potluck.job.optimizers",
+    "Adagrad": "potluck.job.optimizers",
+    "ParamGroup": "potluck.job.optimizers",
+    "Constant": "potluck.job.learning_rates",
+    "Cosine": "potluck.job.learning_rates",
+    "Linear": "potluck.job.learning_rates",
+    "Step": "potluck.job.learning_rates",
     "empty_weights": "potluck.model.empty",
     "DeviceSpec": "potluck.types",
     "Fleet": "potluck.types",

@@ -11,9 +11,17 @@ import click
 
 from potluck import __version__
 from potluck.cli_runs import attach, status, stop
-from potluck.config import JoinSettings, PlanSettings, ProfileSettings, Settings, TrainSettings, config_file, settle
 from potluck.errors import InputError
 from potluck.failures import OneLineGroup, said_as_json
+from potluck.settings.verb_settings import (
+    JoinSettings,
+    PlanSettings,
+    ProfileSettings,
+    Settings,
+    TrainSettings,
+    config_file,
+    settle,
+)
 
 Verb = Callable[..., Any]
 S = TypeVar("S", bound=Settings)

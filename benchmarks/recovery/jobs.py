@@ -23,7 +23,7 @@ def job_of(name: str) -> potluck.Job:
     """A job by name."""
     case = small_gpt() if name == "small_gpt" else plain(name)
     if name == "small_gpt":
-        optimizer: potluck.optimizers.Optimizer = potluck.AdamW(lr=1e-3, weight_decay=0.1)
+        optimizer: potluck.job.optimizers.Optimizer = potluck.AdamW(lr=1e-3, weight_decay=0.1)
         return _job(case, optimizer, clip_norm=0.5, dropout=True, dtype=torch.float64)
     # In float64 what another order of adding changes stays far below what anything lost would.
     dtype = torch.float64 if name == "mobilenet_v2" else torch.float32
@@ -31,7 +31,7 @@ def job_of(name: str) -> potluck.Job:
 
 
 def _job(
-    case: Case, optimizer: potluck.optimizers.Optimizer, *, clip_norm: float | None = None, dropout: bool = False,
+    case: Case, optimizer: potluck.job.optimizers.Optimizer, *, clip_norm: float | None = None, dropout: bool = False,
     dtype: torch.dtype = torch.float32,
 ) -> potluck.Job:  # fmt: skip
     batch = MICRO_BATCH * MICRO_BATCHES

@@ -19,7 +19,7 @@ from benchmarks.testbed.errors import TestbedError, TestbedMissing
 from benchmarks.testbed.network import Network, tool
 from benchmarks.testbed.topology import topology
 from potluck.errors import InputError
-from potluck.fleet_file import read_fleet
+from potluck.settings.fleet_file import read_fleet
 from potluck.types import COORDINATOR, Fleet
 from potluck.verbs.here import cores as cores_here
 

@@ -21,7 +21,7 @@ from benchmarks.throughput.one_core import one_core
 from benchmarks.throughput.others import Ideal, peer
 from benchmarks.throughput.session import Ours
 from potluck.errors import PotluckError
-from potluck.fleet_file import read_fleet
+from potluck.settings.fleet_file import read_fleet
 
 OURS_TIMEOUT_S = 1800.0
 MEMORY_ROOM, MEMORY_ROUNDS = 1.1, 4

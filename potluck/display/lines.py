@@ -8,8 +8,8 @@ import time
 from collections.abc import Sequence
 from typing import TextIO
 
-from potluck.display.view import RunView, evaluation_text
 from potluck.metrics.records import EvaluationRecord, IncidentRecord, PlanAdopted, Record
+from potluck.metrics.run_view import RunView, evaluation_text
 from potluck.types import RoundRecord
 from potluck.units import duration_text
 

@@ -16,8 +16,8 @@ from rich.spinner import Spinner
 from rich.table import Table
 from rich.text import Text
 
-from potluck.display.view import RunView, evaluation_text, sparkline
 from potluck.metrics.records import Record, RunEnded
+from potluck.metrics.run_view import RunView, evaluation_text, sparkline
 from potluck.units import duration_text
 
 REFRESHES_PER_S = 8

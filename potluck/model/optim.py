@@ -15,7 +15,7 @@ import msgspec
 import torch
 
 from potluck.errors import InputError
-from potluck.optimizers import Optimizer, group_index, slot_names
+from potluck.job.optimizers import Optimizer, group_index, slot_names
 
 _HAS_STEP = ("Adam", "AdamW", "RMSprop", "Adagrad")
 

@@ -37,7 +37,7 @@ from potluck.control.agent_words import (
     TrainState,
     Works,
 )
-from potluck.datasets.local import LocalData
+from potluck.datasets.own_data import LocalData
 from potluck.errors import OUT_OF_MEMORY, Cancelled, DeviceError, InputError, LinkError, PotluckError
 from potluck.runtime.carriers import open_link
 from potluck.runtime.devices import host_words, is_out_of_memory

@@ -9,7 +9,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 
-from potluck.datasets.local import LocalData
+from potluck.datasets.own_data import LocalData
 from potluck.runtime.agent import Agent
 from potluck.runtime.devices import settle
 from potluck.runtime.holding import CoordinatorClient

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from potluck.errors import InputError
-from potluck.job import Job
+from potluck.job.job import Job
 from potluck.model.forms import LABEL, EvalForm, call_model
 from potluck.model.modes import modes_kept
 from potluck.runtime.evaluation import measure

@@ -15,7 +15,7 @@ import torch
 from torch.nn import functional
 
 from potluck.errors import InputError
-from potluck.job import Pad
+from potluck.job.job import Pad
 
 INPUT = "input"
 LABEL = "label"

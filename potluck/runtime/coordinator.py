@@ -13,6 +13,7 @@ from potluck.control.cluster_words import Again, Began, Broken, Commit, Event, I
 from potluck.control.commit import Judgement, judge
 from potluck.control.ledger import Ledger, LedgerEntry, entry, loss_digest
 from potluck.errors import DeviceLost, InputError, LinkError, LinkTimeout, Overdue, PotluckError
+from potluck.job.learning_rates import multiplier
 from potluck.metrics.records import (
     RECORDS,
     CopyRecord,
@@ -33,7 +34,6 @@ from potluck.runtime.loading import training_loader
 from potluck.runtime.saving import Checkpointer
 from potluck.runtime.session import Session, TermOver
 from potluck.runtime.state_transfer import send_state
-from potluck.schedules import multiplier
 from potluck.types import COORDINATOR, RoundRecord
 from potluck.wire.link import Tag
 from potluck.wire.messages import Begin, Committed, FromAgent, Prepare, Ready, Stored, Verdict

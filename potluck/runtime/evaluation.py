@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from potluck.errors import InputError
-from potluck.job import Job
+from potluck.job.job import Job
 from potluck.metrics.records import RECORDS, EvaluationRecord, read
 from potluck.model.forms import outputs_as_given
 from potluck.model.program import Program

@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable
 
+from potluck.datasets.class_names import ClassNames
 from potluck.errors import DeviceLost, Overdue
-from potluck.runtime.class_names import ClassNames
 from potluck.runtime.roster import Roster
 from potluck.wire.messages import Linked, Load, Loaded
 

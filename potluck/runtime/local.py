@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import IO
 
-from potluck.datasets.local import for_device
+from potluck.datasets.own_data import for_device
 from potluck.types import DeviceSpec
 from potluck.wire.messages import PROOF_VARIABLE
 

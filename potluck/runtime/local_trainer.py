@@ -8,10 +8,10 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from potluck.datasets.sample_order import epoch_order
 from potluck.errors import DeviceError
-from potluck.model.data import epoch_order
+from potluck.job.optimizers import Optimizer
 from potluck.model.program import ProgramPair
-from potluck.optimizers import Optimizer
 from potluck.paramserver.flat import Flat
 from potluck.runtime.reference import UncutRun
 

@@ -10,12 +10,12 @@ from collections.abc import Callable, Mapping
 
 import torch
 
-from potluck.datasets.local import LocalData, WantedData, held_out_name
+from potluck.datasets.class_names import difference
+from potluck.datasets.own_data import LocalData, WantedData, held_out_name
 from potluck.errors import DeviceError, InputError
 from potluck.model.program import ProgramPair, decode
 from potluck.recover.snapshot import parse
 from potluck.runtime.carriers import open_link
-from potluck.runtime.class_names import difference
 from potluck.runtime.devices import is_out_of_memory
 from potluck.runtime.extremes import extreme_samples, ranges
 from potluck.runtime.judge import HeldOutLoss

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import torch
 
 from potluck.control.commit import Judgement, judge
+from potluck.job.optimizers import Optimizer
 from potluck.model.program import ProgramPair
-from potluck.optimizers import Optimizer
 from potluck.plan.schedule import turns
 from potluck.runtime.layout import PlanLayout
 from potluck.runtime.model_state import buffer_names, trainable_names

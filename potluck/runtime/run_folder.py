@@ -18,7 +18,7 @@ from safetensors.torch import save_file
 
 from potluck.control.ledger import LEDGER, RUN, Ledger, RunFacts, write_facts
 from potluck.errors import InputError, PotluckError
-from potluck.job import Job
+from potluck.job.job import Job
 from potluck.metrics.records import RECORDS, RecordLog
 from potluck.recover import checkpoint
 from potluck.recover.snapshot import separate

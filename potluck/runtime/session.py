@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from potluck.control.cluster_words import WantedChange
-from potluck.job import Job
+from potluck.datasets.sample_order import DataOrder
+from potluck.job.job import Job
+from potluck.job.optimizers import Optimizer
 from potluck.metrics.records import Record
-from potluck.model.data import DataOrder
-from potluck.optimizers import Optimizer
 from potluck.runtime.layout import PlanLayout
 from potluck.runtime.model_state import ModelState
 from potluck.runtime.roster import Roster

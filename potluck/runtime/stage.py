@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from potluck.job.optimizers import Optimizer
 from potluck.model.carve import Carver, has_backward
 from potluck.model.interpret import Code, Context, Registers
 from potluck.model.kernels import leaks
@@ -18,7 +19,6 @@ from potluck.model.optim import StageOptimizer
 from potluck.model.probe import constant_tensor
 from potluck.model.program import Program, ProgramPair
 from potluck.model.randomness import Draw
-from potluck.optimizers import Optimizer
 from potluck.runtime.running_buffers import RunningBuffers
 
 

@@ -9,7 +9,9 @@ import time
 from pathlib import Path
 from typing import Literal
 
+from potluck.datasets.class_names import ClassNames
 from potluck.errors import DeviceError, DeviceLost, InputError, Overdue, PotluckError
+from potluck.job.learning_rates import multiplier
 from potluck.metrics.records import (
     RECORDS,
     PaceRecord,
@@ -23,7 +25,6 @@ from potluck.paramserver.policies import Choice
 from potluck.paramserver.push_log import PUSHES, entries
 from potluck.paramserver.server import ParameterServer, Reply
 from potluck.runtime.chaos import FaultRehearsal
-from potluck.runtime.class_names import ClassNames
 from potluck.runtime.first_devices import FirstDevices
 from potluck.runtime.live_fleet import LiveFleet
 from potluck.runtime.model_state import buffer_names
@@ -36,7 +37,6 @@ from potluck.runtime.run_folder import RunFolder
 from potluck.runtime.server_keeping import ServerKeeping
 from potluck.runtime.serving import Serving
 from potluck.runtime.sync_tally import SyncTally
-from potluck.schedules import multiplier
 from potluck.wire.messages import FINISHED, SAVED, Leaving, Linked, Loaded, Met, Stop, Unreachable
 
 _LOOK_S = 0.2

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Literal
 
 from potluck.errors import PotluckError
-from potluck.job import Job
+from potluck.job.job import Job
 from potluck.metrics.records import (
     IncidentRecord,
     PushRecord,

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from potluck.errors import InputError
-from potluck.job import Job
+from potluck.job.job import Job
 from potluck.metrics.records import RECORDS, has_ended
 from potluck.paramserver.push_log import PUSHES, workers_of
 from potluck.plan.baselines import even_plan

@@ -16,7 +16,8 @@ import torch
 
 from potluck.control.ledger import LEDGER, Ledger
 from potluck.errors import InputError, PotluckError
-from potluck.job import Job
+from potluck.job.job import Job
+from potluck.job.learning_rates import multiplier
 from potluck.model.build import as_module
 from potluck.plan.exactness import why_not_uncut
 from potluck.plan.routes import micro_batch_sizes
@@ -28,7 +29,6 @@ from potluck.runtime.prepare import PreparedJob, prepare_job
 from potluck.runtime.reference import UncutRun
 from potluck.runtime.run import run_on
 from potluck.runtime.train import choose_plan
-from potluck.schedules import multiplier
 from potluck.types import Fleet, Plan
 
 TOLERANCE = 1e-8

@@ -42,7 +42,7 @@ from potluck.control.cluster_words import (
     WantedChange,
     Written,
 )
-from potluck.optimizers import SGD
+from potluck.job.optimizers import SGD
 from potluck.recover.copies import Copying, guardians, wards
 from potluck.recover.repartition import nearest
 from potluck.simulate.device import Device, Numbers, start_number, trained

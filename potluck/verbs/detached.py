@@ -14,12 +14,12 @@ from typing import Any, BinaryIO
 
 import click
 
-from potluck.config import TrainSettings
 from potluck.display.working import working
 from potluck.errors import InputError, PotluckError
 from potluck.metrics.records import RECORDS
 from potluck.runtime.run_dirs import make, new_run_dir, remove_empty
 from potluck.runtime.run_process import ProcessFacts, alive, written
+from potluck.settings.verb_settings import TrainSettings
 from potluck.units import duration_text
 from potluck.verbs.here import RUNS
 from potluck.verbs.run_log import LOG, complaint, last_line

@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from potluck.address import check_reachable, split_address
-from potluck.config import TrainSettings
 from potluck.errors import InputError
 from potluck.metrics.records import RECORDS
 from potluck.runtime.run_process import check_free
+from potluck.settings.address import check_reachable, split_address
+from potluck.settings.local_address import resolve
+from potluck.settings.verb_settings import TrainSettings
 from potluck.types import DeviceSpec, Fleet
-from potluck.wire.local_address import resolve
 
 RUNS = Path("runs")
 ON_THIS_MACHINE = "127.0.0.1:0"

@@ -7,12 +7,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from potluck.config import MeasuringTime
 from potluck.display.measuring import MeasureDisplay, measure_display
 from potluck.errors import InputError
-from potluck.job import Job, load_job
+from potluck.job.job import Job, load_job
 from potluck.profile.store import Store, default_dir, load
 from potluck.profile.synthetic import synthetic
+from potluck.settings.verb_settings import MeasuringTime
 from potluck.stopping import Stopping
 from potluck.types import Fleet, ModelFacts, Profile
 from potluck.verbs.here import listen_address, local_fleet

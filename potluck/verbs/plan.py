@@ -7,11 +7,11 @@ from typing import Any
 import click
 import msgspec
 
-from potluck.config import PlanSettings
 from potluck.display.planning import code_line, columns, hanging, reasons, run_lines, shape_text
 from potluck.plan.events import Simulated
 from potluck.plan.explain import Explainer, bound_words
 from potluck.plan.search import Found
+from potluck.settings.verb_settings import PlanSettings
 from potluck.simulate.run import SimulatedRun, run
 from potluck.types import Plan
 from potluck.units import milliseconds

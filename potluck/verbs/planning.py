@@ -8,14 +8,14 @@ from typing import Any
 
 import msgspec
 
-from potluck.config import PlanSettings
 from potluck.display.working import working
 from potluck.errors import InputError
-from potluck.fleet_file import read_fleet
 from potluck.plan.baselines import PLANNERS
 from potluck.plan.groups import shareable
 from potluck.plan.search import Found, find_plan
 from potluck.profile.store import load
+from potluck.settings.fleet_file import read_fleet
+from potluck.settings.verb_settings import PlanSettings
 from potluck.simulate.run import SimulatedRun
 from potluck.types import Plan
 from potluck.verbs.here import local_fleet

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 import click
 import msgspec
 
-from potluck.config import ProfileSettings
 from potluck.profile.cells import only
 from potluck.profile.store import save
+from potluck.settings.verb_settings import ProfileSettings
 from potluck.types import DeviceProfile, LinkProfile, ModelFacts, Profile
 from potluck.units import size_text
 from potluck.verbs.measured import measured

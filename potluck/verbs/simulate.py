@@ -9,7 +9,6 @@ from typing import Any
 
 import click
 
-from potluck.config import PlanSettings
 from potluck.display.comparing import compare_lines
 from potluck.display.planning import change_words, columns, hanging, run_lines
 from potluck.display.working import working
@@ -17,6 +16,7 @@ from potluck.errors import InputError, PlanError
 from potluck.plan.baselines import PLANNERS
 from potluck.plan.search import Found
 from potluck.plan.validate import read_plan, validate
+from potluck.settings.verb_settings import PlanSettings
 from potluck.simulate.gantt import svg, text
 from potluck.simulate.run import SimulatedRun, run
 from potluck.types import DeviceSpec, Fleet, Plan

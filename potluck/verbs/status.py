@@ -9,8 +9,8 @@ from typing import Any
 import click
 import msgspec
 
-from potluck.display.view import evaluation_text
 from potluck.metrics.records import EvaluationRecord
+from potluck.metrics.run_view import evaluation_text
 from potluck.runtime.run_dirs import MODEL
 from potluck.units import duration_text
 from potluck.verbs.device_lines import device_lines, parts_of

@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING, NamedTuple
 import click
 import msgspec
 
-from potluck.config import TrainSettings
 from potluck.control.chaos import Fault, check_devices, read_script
-from potluck.display.view import evaluation_text
 from potluck.errors import InputError
-from potluck.job import Job, load_job
+from potluck.job.job import Job, load_job
 from potluck.metrics.records import RECORDS, EvaluationRecord, RunEnded, read
+from potluck.metrics.run_view import evaluation_text
 from potluck.plan.validate import read_plan
 from potluck.profile.store import default_dir
+from potluck.settings.verb_settings import TrainSettings
 from potluck.types import Fleet, Plan
 from potluck.units import duration_text, milliseconds
 from potluck.verbs.device_lines import device_lines, parts_of
@@ -63,7 +63,7 @@ def _check_data(named: Sequence[str], fleet: Fleet | None) -> None:
     """Whether there is something to read: devices would find out only after they have started."""
     if not named or fleet is None:
         return
-    from potluck.datasets.local import check_named, for_device  # only where it is needed, as it loads numpy
+    from potluck.datasets.own_data import check_named, for_device  # only where it is needed, as it loads numpy
 
     for device in fleet.devices:
         for text in named:

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import click
 
-from potluck.config import TrainSettings
 from potluck.control.audit import Audit, audit
-from potluck.job import load_job
+from potluck.job.job import load_job
 from potluck.paramserver.book import audit as audit_pushes
 from potluck.paramserver.push_log import PUSHES, entries, workers_of
 from potluck.plan.validate import read_plan
+from potluck.settings.verb_settings import TrainSettings
 from potluck.verbs.here import own_fleet
 from potluck.verbs.session import emit, terminal
 

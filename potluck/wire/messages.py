@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from potluck.optimizers import Optimizer
+from potluck.job.optimizers import Optimizer
 from potluck.types import CopyLine, DeviceProfile, DeviceSpec, Held, Move, Pace, Plan, Timing
 
 PROTOCOL = 10

@@ -11,7 +11,7 @@ import torch
 from benchmarks.zoo import core_cases
 from benchmarks.zoo_jobs import case_job, cut
 from potluck.errors import PotluckError
-from potluck.job import Job
+from potluck.job.job import Job
 from potluck.runtime.options import Options
 from potluck.runtime.prepare import prepare_job
 from potluck.runtime.run import run_on

@@ -17,7 +17,7 @@ from benchmarks.zoo import core_cases
 from benchmarks.zoo_jobs import CaseSamples, case_job, cut, devices
 from potluck.control.audit import audit
 from potluck.errors import PotluckError
-from potluck.job import Job
+from potluck.job.job import Job
 from potluck.metrics.folds import rounds
 from potluck.metrics.records import RECORDS, EvaluationRecord, IncidentRecord, read
 from potluck.plan.refine import corrected

@@ -4,8 +4,8 @@ from ipaddress import IPv4Address, IPv4Network
 
 import pytest
 
-from potluck.address import check_reachable, plain_network, split_address
 from potluck.errors import InputError
+from potluck.settings.address import check_reachable, plain_network, split_address
 
 LAN = IPv4Network("192.168.1.0/24")
 

@@ -170,7 +170,7 @@ def _ledger(folder: Path, *rounds: list[int]) -> None:
 
 
 def _order() -> list[int]:
-    from potluck.model.data import SampleOrder
+    from potluck.datasets.sample_order import SampleOrder
 
     order = SampleOrder(count=4, batch_size=2, seed=0, epochs=1)
     return [int(i) for round in range(2) for i in order.round(round).ids]

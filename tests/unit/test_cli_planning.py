@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from potluck.cli import main
-from potluck.job import load_job
+from potluck.job.job import load_job
 from potluck.plan.baselines import PLANNERS
 from potluck.plan.validate import read_plan
 from potluck.profile.store import save

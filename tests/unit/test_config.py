@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from potluck.config import JoinSettings, TrainSettings, config_file, settle
 from potluck.errors import InputError
+from potluck.settings.verb_settings import JoinSettings, TrainSettings, config_file, settle
 
 
 def _file(tmp_path: Path, text: str) -> Path:

@@ -8,7 +8,6 @@ from rich.console import Console
 
 from potluck.display.lines import LineDisplay
 from potluck.display.live import LiveDisplay
-from potluck.display.view import RunView, sparkline
 from potluck.metrics.records import (
     CheckpointRecord,
     CopyRecord,
@@ -19,6 +18,7 @@ from potluck.metrics.records import (
     RunEnded,
     RunStarted,
 )
+from potluck.metrics.run_view import RunView, sparkline
 from potluck.metrics.tally import Tally
 from potluck.types import Member, Plan, RoundRecord, Stage
 

@@ -2,8 +2,8 @@
 
 from typing import Literal
 
-from potluck.display.view import RunView
 from potluck.metrics.records import IncidentRecord, PaceRecord, SyncAdopted
+from potluck.metrics.run_view import RunView
 
 ADOPTED = SyncAdopted(round=0, policy="ours", samples={"desk": 100, "pi": 20}, reason="a step takes 5 ms", at_s=0.0)
 

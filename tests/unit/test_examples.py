@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from potluck.datasets.local import WantedData, read_local
-from potluck.job import load_job
+from potluck.datasets.own_data import WantedData, read_local
+from potluck.job.job import load_job
 from potluck.runtime.loading import first_samples
 from potluck.runtime.prepare import prepare_job
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from potluck.errors import InputError
-from potluck.fleet_file import read_fleet
+from potluck.settings.fleet_file import read_fleet
 
 EXAMPLE = """
 bandwidth = "100Mbit"

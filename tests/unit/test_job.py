@@ -15,8 +15,8 @@ from torch.utils.data import IterableDataset, TensorDataset
 
 import potluck
 from potluck.errors import InputError
-from potluck.job import Job, Pad, choose_micro_batch, load_job
-from potluck.optimizers import SGD
+from potluck.job.job import Job, Pad, choose_micro_batch, load_job
+from potluck.job.optimizers import SGD
 
 
 def make_model():
@@ -141,10 +141,10 @@ def test_the_chosen_micro_batch_divides_the_batch(batch):
 
 
 JOB_FILE = """
-import potluck.job, potluck.optimizers, torch
+import potluck.job.job, potluck.job.optimizers, torch
 import neighbour
-job = potluck.job.Job(model=torch.nn.Identity, loss=torch.nn.functional.mse_loss,
-                      optimizer=potluck.optimizers.SGD(lr=0.1), data=[(1.0, 2.0)] * neighbour.SIZE,
+job = potluck.job.job.Job(model=torch.nn.Identity, loss=torch.nn.functional.mse_loss,
+                      optimizer=potluck.job.optimizers.SGD(lr=0.1), data=[(1.0, 2.0)] * neighbour.SIZE,
                       batch_size=4, epochs={epochs})
 other = job
 number = 3

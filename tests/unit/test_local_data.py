@@ -11,7 +11,7 @@ import pytest
 from PIL import Image
 from safetensors.numpy import save_file
 
-from potluck.datasets.local import LocalData, WantedData, read_local
+from potluck.datasets.own_data import LocalData, WantedData, read_local
 from potluck.errors import InputError
 
 IMAGES = {"input": WantedData((8, 8), "float32"), "label": WantedData((), "int64")}

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from potluck.errors import InputError
-from potluck.schedules import Constant, Cosine, Linear, Step, multiplier
+from potluck.job.learning_rates import Constant, Cosine, Linear, Step, multiplier
 
 
 def test_each_schedule_at_its_corners():

@@ -5,8 +5,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from potluck.config import TrainSettings
 from potluck.errors import InputError
+from potluck.settings.verb_settings import TrainSettings
 from potluck.verbs.train import check
 
 

@@ -21,7 +21,7 @@ from benchmarks.testbed.cgroups import CgroupsV2, find, quota_us
 from benchmarks.testbed.leftovers import base_name, is_left_over
 from benchmarks.testbed.topology import topology
 from potluck.errors import InputError
-from potluck.fleet_file import read_fleet
+from potluck.settings.fleet_file import read_fleet
 from potluck.types import COORDINATOR, Fleet, LinkSpec
 from tests.process.testbed_programs import FLEETS, MBIT, MISSING, fleet_of
 

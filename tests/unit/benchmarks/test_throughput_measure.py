@@ -13,7 +13,7 @@ from benchmarks.throughput import measure, others
 from benchmarks.throughput.cells import OURS, QUICK, Cell
 from benchmarks.throughput.measure import NOT_REACHED, Rate, Result
 from benchmarks.throughput.report import figures
-from potluck.fleet_file import read_fleet
+from potluck.settings.fleet_file import read_fleet
 from potluck.types import Fleet
 
 CELLS = [Cell("lab-1000", "gpt_10m"), Cell("lab-100", "gpt_10m")]

@@ -8,7 +8,7 @@ import torch
 from benchmarks.peers.layers import even_span, layers
 from benchmarks.workloads import BATCH, LEARNING_RATE, MOMENTUM, WORKLOADS, plain, samples, sgd, workload
 from potluck.errors import InputError
-from potluck.optimizers import SGD
+from potluck.job.optimizers import SGD
 
 MILLIONS = {"mobilenet_v2": 2.24, "resnet50": 23.5, "efficientnet_b1": 6.5, "bert_small": 28.8, "gpt_10m": 11.1}
 

@@ -25,7 +25,7 @@ from potluck.control.agent_words import (
     Train,
     TrainState,
 )
-from potluck.optimizers import SGD
+from potluck.job.optimizers import SGD
 from potluck.simulate.pipeline import even
 from potluck.types import Held
 from potluck.wire.messages import Abandon, Begin, Holding, Interrupted, Prepare, Prepared, Ready, Stop, Stored, Verdict

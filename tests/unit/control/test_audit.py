@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from potluck.control import audit as audit_module
 from potluck.control.audit import audit
 from potluck.control.ledger import Ledger, RunFacts, entry, write_facts
+from potluck.datasets.sample_order import SampleOrder
 from potluck.errors import InputError
-from potluck.model.data import SampleOrder
 
 
 def run(folder, *, count=10, batch_size=4, epochs=2, seed=5, upto=None, change=None):

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from potluck.datasets.sample_order import PlainOrder, SampleOrder, epoch_order, sample_seed
 from potluck.errors import InputError
-from potluck.model.data import PlainOrder, SampleOrder, epoch_order, sample_seed
 
 orders = st.builds(
     SampleOrder,

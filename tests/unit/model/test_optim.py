@@ -10,8 +10,19 @@ import torch
 from torch import nn
 
 from potluck.errors import InputError
+from potluck.job.optimizers import (
+    SGD,
+    Adagrad,
+    Adam,
+    AdamW,
+    Optimizer,
+    ParamGroup,
+    RMSprop,
+    group_index,
+    resolve,
+    slots,
+)
 from potluck.model.optim import StageOptimizer
-from potluck.optimizers import SGD, Adagrad, Adam, AdamW, Optimizer, ParamGroup, RMSprop, group_index, resolve, slots
 
 SPECS = [
     SGD(lr=0.1),
@@ -221,7 +232,7 @@ def test_an_update_does_not_import_the_compiler() -> None:
     program = (
         "import sys, torch\n"
         "from potluck.model.optim import StageOptimizer\n"
-        "from potluck.optimizers import AdamW\n"
+        "from potluck.job.optimizers import AdamW\n"
         "p = torch.nn.Parameter(torch.zeros(3))\n"
         "optimizer = StageOptimizer(AdamW(lr=0.1), {'p': p})\n"
         "p.grad = torch.ones(3)\n"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from potluck.runtime.class_names import ClassNames
+from potluck.datasets.class_names import ClassNames
 
 
 def test_who_calls_labels_by_other_names_than_the_first_is_told_both() -> None:

@@ -3,8 +3,8 @@ the roster."""
 
 from __future__ import annotations
 
-from potluck.optimizers import SGD
-from potluck.runtime.class_names import ClassNames
+from potluck.datasets.class_names import ClassNames
+from potluck.job.optimizers import SGD
 from potluck.runtime.first_devices import FirstDevices
 from potluck.runtime.roster import Roster
 from potluck.wire.channel import Disconnected, Received

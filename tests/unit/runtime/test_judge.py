@@ -12,10 +12,10 @@ from safetensors.torch import save
 from torch import nn
 from torch.nn import functional
 
-from potluck.datasets.local import LocalData
+from potluck.datasets.own_data import LocalData
+from potluck.job.optimizers import SGD
 from potluck.model.build import build
 from potluck.model.program import ProgramPair, decode, encode
-from potluck.optimizers import SGD
 from potluck.runtime.judge import HeldOutLoss
 from potluck.runtime.local_trainer import LocalTrainer
 from potluck.runtime.own_work import OwnWork

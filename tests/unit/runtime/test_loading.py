@@ -8,10 +8,10 @@ import pytest
 import torch
 from torch.utils.data import TensorDataset
 
+from potluck.datasets.sample_order import PlainOrder, RoundSamples, SampleOrder
 from potluck.errors import InputError, PotluckError
-from potluck.job import Job, Pad
-from potluck.model.data import PlainOrder, RoundSamples, SampleOrder
-from potluck.optimizers import SGD
+from potluck.job.job import Job, Pad
+from potluck.job.optimizers import SGD
 from potluck.runtime.loading import (
     Loader,
     SampleMaker,

@@ -12,10 +12,10 @@ from safetensors.torch import save
 from torch import nn
 from torch.nn import functional
 
-from potluck.datasets.local import LocalData
+from potluck.datasets.own_data import LocalData
+from potluck.job.optimizers import SGD
 from potluck.model.build import build
 from potluck.model.program import encode
-from potluck.optimizers import SGD
 from potluck.runtime.extremes import extreme_samples, ranges
 from potluck.runtime.own_work import OwnWork
 from potluck.runtime.throttle import Throttle

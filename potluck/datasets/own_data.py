@@ -23,7 +23,7 @@ import numpy.typing as npt
 from safetensors import SafetensorError
 from safetensors.numpy import load_file
 
-from potluck.datasets.local_sources import from_function, images
+from potluck.datasets.own_sources import from_function, images
 from potluck.errors import InputError
 
 _Array = npt.NDArray[Any]

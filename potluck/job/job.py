@@ -14,8 +14,8 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from potluck.errors import InputError
-from potluck.optimizers import SGD, Adagrad, Adam, AdamW, Optimizer, RMSprop
-from potluck.schedules import Schedule
+from potluck.job.learning_rates import Schedule
+from potluck.job.optimizers import SGD, Adagrad, Adam, AdamW, Optimizer, RMSprop
 
 if TYPE_CHECKING:
     import torch

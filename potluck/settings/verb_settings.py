@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
 from potluck import units
-from potluck.address import plain_network, split_address
 from potluck.errors import InputError
+from potluck.settings.address import plain_network, split_address
 from potluck.types import DeviceSpec
 
 DEFAULT_FILE = Path("potluck.toml")
