@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import torch
 from torch import fx
 
-from potluck.model.operators import UNDECLARED_VIEWS, base_name
+from potluck.program.operators import UNDECLARED_VIEWS, base_name
 
 
 class Aliases:

@@ -12,14 +12,14 @@ import torch
 from torch import nn
 
 from potluck.errors import InputError, ModelError
-from potluck.model.blocks import with_boundaries
 from potluck.model.empty import is_empty
 from potluck.model.export import export_program
 from potluck.model.forms import LABEL, EvalForm, TrainForm
 from potluck.model.modes import modes_kept, switch_to_training
 from potluck.model.probe import annotate, probe, without_probe
-from potluck.model.program import Arg, Items, Program, ProgramPair, Ref
 from potluck.model.trace import trace
+from potluck.program.blocks import with_boundaries
+from potluck.program.program import Arg, Items, Program, ProgramPair, Ref
 
 PROBE_ROWS = 4
 

@@ -15,7 +15,7 @@ import torch
 
 from potluck.model.late_weights import CONVOLUTION, Gradients
 from potluck.model.products import product, times_transposed
-from potluck.model.program import Node, Tensor, inputs_of, shape_of
+from potluck.program.program import Node, Tensor, inputs_of, shape_of
 
 _FEW_OF_AN_IMAGE, _FEW_IN_ALL = 4, 400  # points: with more, the convolution is faster
 _DEFAULTS = (None, [1, 1], [0, 0], [1, 1], 1)  # of arguments from the bias on

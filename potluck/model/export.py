@@ -12,8 +12,13 @@ from torch.export.graph_signature import InputKind
 from potluck.errors import ModelError
 from potluck.model.aliases import Aliases, graph_node
 from potluck.model.forms import LABEL, call_model
-from potluck.model.operators import allowed
-from potluck.model.program import (
+from potluck.model.rewrite import rewrite_call
+from potluck.model.source_lines import module_of, source_of
+from potluck.model.symbols import Symbols
+from potluck.model.trace import trace
+from potluck.model.updates import find_updates
+from potluck.program.operators import allowed
+from potluck.program.program import (
     Arg,
     Here,
     Items,
@@ -28,11 +33,6 @@ from potluck.model.program import (
     Update,
     pack_bytes,
 )
-from potluck.model.rewrite import rewrite_call
-from potluck.model.source_lines import module_of, source_of
-from potluck.model.symbols import Symbols
-from potluck.model.trace import trace
-from potluck.model.updates import find_updates
 
 __all__ = ["LABEL", "Writer", "call_model", "export_program"]
 

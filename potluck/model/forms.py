@@ -11,8 +11,8 @@ import torch
 from torch import nn
 
 from potluck.errors import ModelError
-from potluck.model.program import Program
 from potluck.model.source_lines import calling_line
+from potluck.program.program import Program
 
 LABEL = "label"
 

@@ -12,9 +12,9 @@ from potluck.model.dense import DENSE, dense
 from potluck.model.kernels import is_product, is_quick, order, quicker
 from potluck.model.late_weights import RULES, can_wait, owing
 from potluck.model.layers import layer
-from potluck.model.operators import OURS, allowed
 from potluck.model.our_operators import Context, our_function, torch_constant
-from potluck.model.program import (
+from potluck.program.operators import OURS, allowed
+from potluck.program.program import (
     Arg,
     Here,
     Items,

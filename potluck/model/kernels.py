@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from potluck.model.dense import is_dense
-from potluck.model.program import Node, Program, Ref, Tensor, evaluate_size, inputs_of, shape_of
+from potluck.program.program import Node, Program, Ref, Tensor, evaluate_size, inputs_of, shape_of
 
 # Of a convolution of single points on one thread, PyTorch leaves fewer than 16 rows to a kernel that multiplies row by
 # row and reads all weights again for each: 10 rows of ResNet-50 take longer than 16. A spacing between points means

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from potluck.model.program import Program, inputs_of
+from potluck.program.program import Program, inputs_of
 
 Arguments = Sequence[Any]
 Gradients = tuple[tuple[torch.Tensor, torch.Tensor], ...]  # weights with their gradients

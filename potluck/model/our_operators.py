@@ -10,8 +10,8 @@ import torch
 
 from potluck.errors import InputError
 from potluck.model.late_weights import Owed
-from potluck.model.program import Node, Tensor, inputs_of
 from potluck.model.randomness import Draw, keep_mask
+from potluck.program.program import Node, Tensor, inputs_of
 
 
 class Context(NamedTuple):

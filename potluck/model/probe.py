@@ -8,10 +8,10 @@ import msgspec
 import torch
 
 from potluck.errors import ModelError
-from potluck.model.carve import Carver
 from potluck.model.interpret import Code, Context, Registers, torch_constant
-from potluck.model.program import Node, Program, SizeTree, Tensor, inputs_of, shape_of, unpack_bytes
 from potluck.model.randomness import Draw
+from potluck.program.carve import Carver
+from potluck.program.program import Node, Program, SizeTree, Tensor, inputs_of, shape_of, unpack_bytes
 
 _META = torch.device("meta")
 _CPU = torch.device("cpu")

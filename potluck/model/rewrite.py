@@ -12,9 +12,9 @@ from torch import fx
 
 from potluck.errors import ModelError
 from potluck.model.aliases import aliased_arguments, graph_node, is_in_place
-from potluck.model.operators import RANDOM, base_name
-from potluck.model.program import Ref, Update
 from potluck.model.source_lines import source_of
+from potluck.program.operators import RANDOM, base_name
+from potluck.program.program import Ref, Update
 
 if TYPE_CHECKING:
     from potluck.model.export import Writer

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from potluck.errors import ModelError
-from potluck.model.program import SizeTree
+from potluck.program.program import SizeTree
 
 _FUNCTIONS = {
     "FloorDiv": "floordiv",

@@ -6,7 +6,7 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from potluck.errors import ModelError
-from potluck.model.program import Node, Ref, Update, inputs_of
+from potluck.program.program import Node, Ref, Update, inputs_of
 
 if TYPE_CHECKING:
     from potluck.model.export import Writer

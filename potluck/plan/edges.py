@@ -21,7 +21,7 @@ class Edges:
         """(earlier, later) → bytes per row that go forward, and bytes per row of gradients that come back.
 
         A value used by several stages goes straight to each; its gradient is handed from the last of them to the one
-        before, and so on to the stage that made it (`runtime/layout.py` has the same rule).
+        before, and so on to the stage that made it (`program/layout.py` has the same rule).
         """
         key = tuple(stages)
         found = self._known.get(key)

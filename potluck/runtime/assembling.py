@@ -8,12 +8,12 @@ import torch
 
 from potluck.errors import LinkTimeout
 from potluck.memory_limit import start
-from potluck.model.blocks import value_bytes
-from potluck.model.program import ProgramPair
 from potluck.plan.schedule import late_weights, stage_of
+from potluck.program.blocks import value_bytes
+from potluck.program.layout import PlanLayout
+from potluck.program.program import ProgramPair
 from potluck.runtime.exchange import Site
 from potluck.runtime.keeper import Keeper, joined, subset
-from potluck.runtime.layout import PlanLayout
 from potluck.runtime.stage import StageRunner, StageState
 from potluck.runtime.state_transfer import receive_state, send_state
 from potluck.runtime.sums import Sums, share_sums

@@ -10,11 +10,11 @@ from typing import NamedTuple
 import torch
 
 from potluck.job.optimizers import Optimizer
-from potluck.model.carve import Carver, Piece
 from potluck.model.interpret import torch_constant
 from potluck.model.kernels import channels_last
-from potluck.model.program import Program, ProgramPair, shape_of
 from potluck.profile.live_bytes import meter, storage_bytes
+from potluck.program.carve import Carver, Piece
+from potluck.program.program import Program, ProgramPair, shape_of
 from potluck.runtime.pace import CpuPace
 from potluck.runtime.stage import Rows, StageRunner, StageState
 from potluck.runtime.throttle import Throttle

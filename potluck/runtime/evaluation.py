@@ -13,8 +13,8 @@ from potluck.errors import InputError
 from potluck.job.job import Job
 from potluck.metrics.records import RECORDS, EvaluationRecord, read
 from potluck.model.forms import outputs_as_given
-from potluck.model.program import Program
 from potluck.plan.routes import micro_batch_sizes, rows
+from potluck.program.program import Program
 from potluck.recover.checkpoint import Best, best
 from potluck.runtime.feeder import send_feeds
 from potluck.runtime.loading import Batch, evaluation_loader

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import torch
 
 from potluck.errors import InputError
-from potluck.model.program import Tensor
 from potluck.plan.routes import Part, Route, routes, rows
-from potluck.runtime.layout import PlanLayout
+from potluck.program.layout import PlanLayout
+from potluck.program.program import Tensor
 from potluck.runtime.parcels import pack, unpack
 from potluck.runtime.stage import StageRunner
 from potluck.types import COORDINATOR, Plan

@@ -10,7 +10,7 @@ import torch
 
 from potluck.errors import Cancelled, PotluckError
 from potluck.plan.routes import micro_batch_sizes, rows
-from potluck.runtime.layout import PlanLayout
+from potluck.program.layout import PlanLayout
 from potluck.runtime.loading import Batch, Loader
 from potluck.runtime.parcels import pack
 from potluck.types import Plan

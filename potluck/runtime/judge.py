@@ -9,8 +9,8 @@ import torch
 
 from potluck.model.interpret import Code, Context, Registers
 from potluck.model.probe import constant_tensor
-from potluck.model.program import Program
 from potluck.model.randomness import Draw
+from potluck.program.program import Program
 from potluck.runtime.push_words import HeldOut
 
 

@@ -11,8 +11,8 @@ import torch
 from potluck.datasets.sample_order import epoch_order
 from potluck.errors import DeviceError
 from potluck.job.optimizers import Optimizer
-from potluck.model.program import ProgramPair
 from potluck.paramserver.flat import Flat
+from potluck.program.program import ProgramPair
 from potluck.runtime.reference import UncutRun
 
 _CPU = torch.device("cpu")

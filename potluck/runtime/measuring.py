@@ -10,9 +10,9 @@ import torch
 from safetensors.torch import load
 
 from potluck.errors import DeviceError
-from potluck.model.carve import Carver
-from potluck.model.program import decode
 from potluck.profile.network import probe
+from potluck.program.carve import Carver
+from potluck.program.program import decode
 from potluck.runtime.bench import Rig
 from potluck.runtime.measure_blocks import measure_blocks, retime
 from potluck.runtime.message_cost import message_cost

@@ -10,9 +10,9 @@ import torch
 from safetensors import SafetensorError, safe_open
 
 from potluck.errors import DeviceError, InputError
-from potluck.model.program import ProgramPair
+from potluck.program.layout import PlanLayout
+from potluck.program.program import ProgramPair
 from potluck.recover.snapshot import read_weights
-from potluck.runtime.layout import PlanLayout
 from potluck.runtime.stage import StageState
 
 

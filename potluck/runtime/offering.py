@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from safetensors.torch import save
 
-from potluck.model.program import encode
+from potluck.program.program import encode
 from potluck.recover.snapshot import separate
 from potluck.runtime.loading import first_samples, share
 from potluck.runtime.prepare import PreparedJob

@@ -13,7 +13,7 @@ import torch
 from potluck.datasets.class_names import difference
 from potluck.datasets.own_data import LocalData, WantedData, held_out_name
 from potluck.errors import DeviceError, InputError
-from potluck.model.program import ProgramPair, decode
+from potluck.program.program import ProgramPair, decode
 from potluck.recover.snapshot import parse
 from potluck.runtime.carriers import open_link
 from potluck.runtime.devices import is_out_of_memory

@@ -14,7 +14,7 @@ import torch
 
 from potluck.errors import LinkError
 from potluck.model.interpret import torch_constant
-from potluck.model.program import ITEM_BYTES
+from potluck.program.program import ITEM_BYTES
 from potluck.wire.link import Buffer
 
 _MOST_AXES = 64

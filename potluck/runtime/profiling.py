@@ -16,7 +16,6 @@ import msgspec
 from safetensors.torch import save as to_safetensors
 
 from potluck.errors import DeviceError
-from potluck.model.program import encode
 from potluck.plan.resident import to_rehearse, with_resident
 from potluck.profile.borrow import borrow, borrow_memory
 from potluck.profile.cells import row_counts
@@ -25,6 +24,7 @@ from potluck.profile.network import DevicePair, Probing, Trunk, link_profiles, m
 from potluck.profile.refresh import cell_to_retime, links_changed, refresh
 from potluck.profile.store import DeviceKey, Network, NetworkKey, Store
 from potluck.profile.trunks import Passage, passages, through
+from potluck.program.program import encode
 from potluck.runtime.live_fleet import LiveFleet
 from potluck.runtime.loading import first_samples
 from potluck.runtime.prepare import PreparedJob

@@ -8,9 +8,9 @@ import torch
 
 from potluck.control.commit import Judgement, judge
 from potluck.job.optimizers import Optimizer
-from potluck.model.program import ProgramPair
 from potluck.plan.schedule import turns
-from potluck.runtime.layout import PlanLayout
+from potluck.program.layout import PlanLayout
+from potluck.program.program import ProgramPair
 from potluck.runtime.model_state import buffer_names, trainable_names
 from potluck.runtime.stage import Rows, StageRunner, StageState
 from potluck.types import Plan

@@ -12,13 +12,13 @@ from potluck.control.audit import audit
 from potluck.errors import InputError, PotluckError
 from potluck.metrics.folds import throughput, usual_round_s
 from potluck.metrics.records import RECORDS, EvaluationRecord, read
-from potluck.model.program import encode
+from potluck.program.layout import PlanLayout
+from potluck.program.program import encode
 from potluck.recover.checkpoint import load, newest
 from potluck.recover.copies import lines
 from potluck.runtime.changes import Replanner
 from potluck.runtime.chaos import FaultRehearsal
 from potluck.runtime.coordinator import RoundLoop
-from potluck.runtime.layout import PlanLayout
 from potluck.runtime.live_fleet import LiveFleet
 from potluck.runtime.loading import training_order
 from potluck.runtime.model_state import ModelState

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import torch
 
 from potluck.model.interpret import Registers
-from potluck.model.program import Program, Update
+from potluck.program.program import Program, Update
 
 
 class Statistic(NamedTuple):

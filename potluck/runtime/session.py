@@ -12,7 +12,7 @@ from potluck.datasets.sample_order import DataOrder
 from potluck.job.job import Job
 from potluck.job.optimizers import Optimizer
 from potluck.metrics.records import Record
-from potluck.runtime.layout import PlanLayout
+from potluck.program.layout import PlanLayout
 from potluck.runtime.model_state import ModelState
 from potluck.runtime.roster import Roster
 from potluck.runtime.run_folder import RunFolder

@@ -12,8 +12,8 @@ from msgspec.structs import replace
 from potluck.control.agent import AgentState
 from potluck.control.agent_words import AgentEvent, Applied, Assembled, Evaluated, Refused, Reported, Reports
 from potluck.errors import Cancelled, DeviceError
-from potluck.model.program import ProgramPair, decode
 from potluck.plan.schedule import stage_of
+from potluck.program.program import ProgramPair, decode
 from potluck.runtime.assembling import put_together, site_of
 from potluck.runtime.committers import AskCoordinator, DecideAlone
 from potluck.runtime.copier import Copier

@@ -19,11 +19,11 @@ from potluck.metrics.records import (
     SyncAdopted,
     read,
 )
-from potluck.model.program import encode
 from potluck.paramserver.book import missing_and_repeated
 from potluck.paramserver.policies import Choice
 from potluck.paramserver.push_log import PUSHES, entries
 from potluck.paramserver.server import ParameterServer, Reply
+from potluck.program.program import encode
 from potluck.runtime.chaos import FaultRehearsal
 from potluck.runtime.first_devices import FirstDevices
 from potluck.runtime.live_fleet import LiveFleet

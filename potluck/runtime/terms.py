@@ -39,8 +39,8 @@ from potluck.control.cluster_words import (
 from potluck.errors import DeviceError, DeviceLost, Overdue, PotluckError
 from potluck.metrics.records import IncidentRecord
 from potluck.plan.exactness import why_not_alike
+from potluck.program.blueprint import ModelBlueprint
 from potluck.recover.placement import Restart
-from potluck.runtime.blueprint import ModelBlueprint
 from potluck.runtime.changes import Replanner
 from potluck.runtime.coordinator import RoundLoop
 from potluck.runtime.live_fleet import LiveFleet

@@ -9,8 +9,8 @@ from itertools import pairwise
 import torch
 
 from potluck.job.optimizers import SGD, Optimizer
-from potluck.model.program import Program, ProgramPair, shape_of
-from potluck.runtime.layout import PlanLayout
+from potluck.program.layout import PlanLayout
+from potluck.program.program import Program, ProgramPair, shape_of
 from potluck.runtime.parcels import pack, unpack
 from potluck.runtime.reference import UncutRun
 from potluck.runtime.stage import Rows, StageRunner, StageState

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from potluck.model.dense import DENSE, dense, is_dense
 from potluck.model.kernels import is_product, order
 from potluck.model.late_weights import Owed, owing, pay
-from potluck.model.program import Items, Node, Ref, Tensor
+from potluck.program.program import Items, Node, Ref, Tensor
 
 CPU = torch.device("cpu")
 

@@ -10,11 +10,11 @@ from torch import nn
 
 from potluck.model import kernels
 from potluck.model.build import build
-from potluck.model.carve import Carver
 from potluck.model.interpret import Code, Context
 from potluck.model.kernels import channels_last, leaks, order, quicker
-from potluck.model.program import Items, Node, Ref, Tensor
 from potluck.model.randomness import Draw
+from potluck.program.carve import Carver
+from potluck.program.program import Items, Node, Ref, Tensor
 from potluck.runtime.stage import Rows
 from tests.unit.model.pipeline import Pipeline, uncut, uncut_tensors
 

@@ -15,7 +15,7 @@ from potluck.model import interpret, layers, products
 from potluck.model.late_weights import Owed, owing, pay
 from potluck.model.layers import layer
 from potluck.model.products import product, times_transposed
-from potluck.model.program import Node, Ref, Tensor
+from potluck.program.program import Node, Ref, Tensor
 from tests.unit.model.test_late_weights import runners, step
 
 CPU = torch.device("cpu")

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from potluck.errors import ModelError
-from potluck.model.blocks import facts
+from potluck.program.blocks import facts
 from tests.unit.model.pipeline import differing
 from tests.unit.model.small_models import assert_equals_eager, build_small, stepped, vector_batches
 from tests.unit.model.test_rules_buffers import assert_one_block_uses, pipeline

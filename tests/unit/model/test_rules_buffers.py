@@ -9,7 +9,7 @@ from torch import nn
 
 from benchmarks.zoo import residual_cnn
 from potluck.errors import InputError, ModelError
-from potluck.model.blocks import facts
+from potluck.program.blocks import facts
 from potluck.runtime.stage import Rows
 from tests.unit.model.pipeline import Pipeline, differing, even_cuts, uncut
 from tests.unit.model.small_models import (

@@ -14,11 +14,11 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from potluck.errors import InputError
-from potluck.model.blocks import facts
-from potluck.model.check import check
 from potluck.model.interpret import look_up
-from potluck.model.operators import _ALLOWED, allowed
-from potluck.model.program import Items, Node, ProgramPair, Ref, Size, decode, encode
+from potluck.program.blocks import facts
+from potluck.program.operators import _ALLOWED, allowed
+from potluck.program.program import Items, Node, ProgramPair, Ref, Size, decode, encode
+from potluck.program.validity import check
 from tests.unit.model.test_rules_program import build_once
 
 replace = msgspec.structs.replace

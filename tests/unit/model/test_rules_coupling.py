@@ -9,9 +9,9 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from potluck.model.blocks import facts
 from potluck.model.build import build
 from potluck.model.probe import _alike
+from potluck.program.blocks import facts
 from tests.unit.model.small_models import build_small, stepped, vectors
 
 

@@ -9,10 +9,10 @@ from torch import Tensor, nn
 
 from benchmarks.zoo import all_cases
 from potluck.errors import ModelError
-from potluck.model.blocks import facts
 from potluck.model.build import build
-from potluck.model.carve import Carver
-from potluck.model.program import shape_of
+from potluck.program.blocks import facts
+from potluck.program.carve import Carver
+from potluck.program.program import shape_of
 from tests.unit.model.pipeline import Pipeline, distance, even_cuts, uncut, uncut_tensors
 from tests.unit.model.small_models import (
     WIDTH,

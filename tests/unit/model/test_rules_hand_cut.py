@@ -11,8 +11,8 @@ import torch.nn.functional as F
 from torch import nn
 
 from potluck.errors import InputError, ModelError
-from potluck.model.blocks import facts
 from potluck.model.build import as_module, build
+from potluck.program.blocks import facts
 from tests.unit.model.pipeline import Pipeline, even_cuts
 from tests.unit.model.small_models import (
     WIDTH,

@@ -13,8 +13,8 @@ from torch import nn
 
 import potluck
 from potluck.errors import ModelError
-from potluck.model.blocks import facts
 from potluck.model.build import BuiltModel
+from potluck.program.blocks import facts
 from potluck.runtime.prepare import prepare_job
 from potluck.runtime.verify import in_float64
 from tests.unit.model.pipeline import Pipeline, even_cuts

@@ -10,9 +10,9 @@ from torch import nn
 from benchmarks.case import token_loss
 from benchmarks.zoo import decoder, padded_encoder
 from potluck.errors import ModelError
-from potluck.model.blocks import facts
 from potluck.model.build import build
 from potluck.model.empty import empty_weights
+from potluck.program.blocks import facts
 from tests.unit.model.pipeline import Pipeline, differing, distance, even_cuts, uncut, uncut_tensors
 from tests.unit.model.small_models import (
     WIDTH,

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from benchmarks.zoo import all_cases, call
-from potluck.model.blocks import facts, with_boundaries
-from potluck.model.program import decode, encode
+from potluck.program.blocks import facts, with_boundaries
+from potluck.program.program import decode, encode
 from tests.unit.model.pipeline import Pipeline, differing, distance, even_cuts, uncut, uncut_tensors
 from tests.unit.model.small_models import build_case, feeds_of, micro_batches
 

@@ -15,7 +15,7 @@ from torch.nn import functional
 from potluck.datasets.own_data import LocalData
 from potluck.job.optimizers import SGD
 from potluck.model.build import build
-from potluck.model.program import ProgramPair, decode, encode
+from potluck.program.program import ProgramPair, decode, encode
 from potluck.runtime.judge import HeldOutLoss
 from potluck.runtime.local_trainer import LocalTrainer
 from potluck.runtime.own_work import OwnWork

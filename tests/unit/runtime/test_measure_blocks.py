@@ -11,10 +11,10 @@ from torch import nn
 
 import potluck
 from potluck.errors import DeviceError
-from potluck.model.carve import Carver
 from potluck.profile.cells import only
 from potluck.profile.live_bytes import StorageMeter
-from potluck.profile.signature import signature
+from potluck.program.carve import Carver
+from potluck.program.signature import signature
 from potluck.runtime.bench import Bench, Rig
 from potluck.runtime.loading import first_samples
 from potluck.runtime.measure_blocks import _ENOUGH, end_of, measure_blocks, page_faults, retime, warmest

@@ -15,7 +15,7 @@ from torch.nn import functional
 from potluck.datasets.own_data import LocalData
 from potluck.job.optimizers import SGD
 from potluck.model.build import build
-from potluck.model.program import encode
+from potluck.program.program import encode
 from potluck.runtime.extremes import extreme_samples, ranges
 from potluck.runtime.own_work import OwnWork
 from potluck.runtime.throttle import Throttle

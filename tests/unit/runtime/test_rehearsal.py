@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from torch import nn
 
 import potluck
-from potluck.model.carve import Carver
+from potluck.program.carve import Carver
 from potluck.runtime import rehearsal
 from potluck.runtime.bench import Rig
 from potluck.runtime.loading import first_samples

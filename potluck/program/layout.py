@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import itertools
 
-from potluck.model.blocks import value_bytes
-from potluck.model.carve import Carver, Piece
-from potluck.model.program import ProgramPair
 from potluck.plan.schedule import backlog, stage_of
+from potluck.program.blocks import value_bytes
+from potluck.program.carve import Carver, Piece
+from potluck.program.program import ProgramPair
 from potluck.types import Plan
 
 

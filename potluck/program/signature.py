@@ -7,8 +7,8 @@ from typing import Any
 
 import msgspec
 
-from potluck.model.carve import Piece
-from potluck.model.program import Arg, Items, Program, Ref
+from potluck.program.carve import Piece
+from potluck.program.program import Arg, Items, Program, Ref
 
 
 def signature(program: Program, piece: Piece) -> str:

@@ -8,9 +8,9 @@ from itertools import pairwise
 
 import msgspec
 
-from potluck.model.carve import Carver, Piece
-from potluck.model.operators import VIEWS, base_name
-from potluck.model.program import ITEM_BYTES, Program, ProgramPair, Tensor, inputs_of, shape_of
+from potluck.program.carve import Carver, Piece
+from potluck.program.operators import VIEWS, base_name
+from potluck.program.program import ITEM_BYTES, Program, ProgramPair, Tensor, inputs_of, shape_of
 from potluck.types import Block, Crossing, Feed, ModelFacts
 
 Use = tuple[str, int]  # a parameter or buffer, and which use of it

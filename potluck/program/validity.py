@@ -9,8 +9,8 @@ from collections.abc import Iterable
 from typing import Any
 
 from potluck.errors import InputError
-from potluck.model.operators import OURS, allowed
-from potluck.model.program import (
+from potluck.program.operators import OURS, allowed
+from potluck.program.program import (
     ITEM_BYTES,
     Arg,
     Items,

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from potluck.model.blocks import value_bytes
-from potluck.model.program import ProgramPair
-from potluck.runtime.layout import PlanLayout
+from potluck.program.blocks import value_bytes
+from potluck.program.layout import PlanLayout
+from potluck.program.program import ProgramPair
 from potluck.types import Plan
 
 _PLANS = 64  # remembered

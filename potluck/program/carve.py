@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from potluck.model.program import Program, Source, inputs_of
+from potluck.program.program import Program, Source, inputs_of
 
 
 @dataclass(frozen=True)

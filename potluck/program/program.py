@@ -169,7 +169,7 @@ def encode(programs: ProgramPair) -> bytes:
 
 def decode(data: bytes) -> ProgramPair:
     """The programs of a JSON form; refuses anything that is not one, or that could not be run as one."""
-    from potluck.model.check import check  # here, because it is written in terms of this module
+    from potluck.program.validity import check  # here, because it is written in terms of this module
 
     try:
         programs = msgspec.json.decode(data, type=ProgramPair)
