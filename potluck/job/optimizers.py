@@ -1,6 +1,6 @@
 """Which optimizer a job wants, as names and numbers: no torch, so a spec can travel and be written down.
 
-`model/optim.py` turns a spec into torch.optim. Parameters are put into groups by name: the first group with a matching
+`compute/stage_optimizer.py` turns a spec into torch.optim. Parameters are put into groups by name: the first group with a matching
 pattern wins, and a parameter that no group matches keeps the optimizer's own numbers.
 """
 

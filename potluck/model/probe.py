@@ -7,9 +7,9 @@ from collections.abc import Mapping
 import msgspec
 import torch
 
+from potluck.compute.interpret import Code, Context, Registers, torch_constant
+from potluck.compute.randomness import Draw
 from potluck.errors import ModelError
-from potluck.model.interpret import Code, Context, Registers, torch_constant
-from potluck.model.randomness import Draw
 from potluck.program.carve import Carver
 from potluck.program.program import Node, Program, SizeTree, Tensor, inputs_of, shape_of, unpack_bytes
 

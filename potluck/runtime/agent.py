@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 import torch
 
 from potluck import __version__
+from potluck.compute.runner import StageState
 from potluck.control.agent import AgentState, agent_transition
 from potluck.control.agent_words import (
     AgentEvent,
@@ -45,7 +46,6 @@ from potluck.runtime.holding import CoordinatorClient, found_again, write_held
 from potluck.runtime.measuring import Surveyor
 from potluck.runtime.misbehaviour import misbehave
 from potluck.runtime.own_work import OwnWork
-from potluck.runtime.stage import StageState
 from potluck.runtime.stage_work import StageHolder
 from potluck.runtime.throttle import Throttle
 from potluck.types import DeviceSpec, Held

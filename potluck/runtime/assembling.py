@@ -6,6 +6,7 @@ import threading
 
 import torch
 
+from potluck.compute.runner import StageRunner, StageState
 from potluck.errors import LinkTimeout
 from potluck.memory_limit import start
 from potluck.plan.schedule import late_weights, stage_of
@@ -14,7 +15,6 @@ from potluck.program.layout import PlanLayout
 from potluck.program.program import ProgramPair
 from potluck.runtime.exchange import Site
 from potluck.runtime.keeper import Keeper, joined, subset
-from potluck.runtime.stage import StageRunner, StageState
 from potluck.runtime.state_transfer import receive_state, send_state
 from potluck.runtime.sums import Sums, share_sums
 from potluck.wire.link import Link

@@ -10,12 +10,12 @@ from typing import Protocol
 import msgspec
 import torch
 
+from potluck.compute.runner import Rows
 from potluck.plan.routes import Part
 from potluck.plan.schedule import Action, actions
 from potluck.runtime.exchange import Exchange, Site, TensorMap
 from potluck.runtime.group import Reducer
 from potluck.runtime.parcels import pack
-from potluck.runtime.stage import Rows
 from potluck.runtime.stop_watch import StopWatch
 from potluck.runtime.sums import Sums
 from potluck.runtime.throttle import Throttle

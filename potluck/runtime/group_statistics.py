@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 
 import torch
 
+from potluck.compute.running_buffers import Statistic
 from potluck.errors import LinkError
-from potluck.runtime.running_buffers import Statistic
 
 Statistics = dict[tuple[int, int], Statistic]  # (micro-batch, kind) → statistic
 

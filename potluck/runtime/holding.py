@@ -7,9 +7,9 @@ import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
+from potluck.compute.runner import StageState
 from potluck.errors import DeviceError
 from potluck.recover.snapshot import encode, take
-from potluck.runtime.stage import StageState
 from potluck.types import Held
 from potluck.wire.channel import Disconnected
 from potluck.wire.control import ControlClient

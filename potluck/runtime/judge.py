@@ -7,9 +7,9 @@ from collections.abc import Mapping
 
 import torch
 
-from potluck.model.interpret import Code, Context, Registers
+from potluck.compute.interpret import Code, Context, Registers
+from potluck.compute.randomness import Draw
 from potluck.model.probe import constant_tensor
-from potluck.model.randomness import Draw
 from potluck.program.program import Program
 from potluck.runtime.push_words import HeldOut
 

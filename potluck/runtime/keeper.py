@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable
 
 import torch
 
+from potluck.compute.runner import StageState
 from potluck.errors import DeviceError
-from potluck.runtime.stage import StageState
 from potluck.types import Held
 
 

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 
 from msgspec.structs import replace
 
+from potluck.compute.kernels import channels_last
 from potluck.errors import DeviceError
-from potluck.model.kernels import channels_last
 from potluck.profile.cells import BlockSize, Cell, cell_order, fill, middle_mean, only
 from potluck.program.blocks import value_bytes
 from potluck.program.carve import has_backward

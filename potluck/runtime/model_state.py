@@ -9,11 +9,11 @@ from pathlib import Path
 import torch
 from safetensors import SafetensorError, safe_open
 
+from potluck.compute.runner import StageState
 from potluck.errors import DeviceError, InputError
 from potluck.program.layout import PlanLayout
 from potluck.program.program import ProgramPair
 from potluck.recover.snapshot import read_weights
-from potluck.runtime.stage import StageState
 
 
 @dataclass

@@ -12,8 +12,8 @@ from collections.abc import Sequence
 import msgspec
 import torch
 
+from potluck.compute.interpret import torch_constant
 from potluck.errors import LinkError
-from potluck.model.interpret import torch_constant
 from potluck.program.program import ITEM_BYTES
 from potluck.wire.link import Buffer
 

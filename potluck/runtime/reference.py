@@ -6,13 +6,13 @@ from collections.abc import Sequence
 
 import torch
 
+from potluck.compute.runner import Rows, StageRunner, StageState
 from potluck.control.commit import Judgement, judge
 from potluck.job.optimizers import Optimizer
 from potluck.plan.schedule import turns
 from potluck.program.layout import PlanLayout
 from potluck.program.program import ProgramPair
 from potluck.runtime.model_state import buffer_names, trainable_names
-from potluck.runtime.stage import Rows, StageRunner, StageState
 from potluck.types import Plan
 from potluck.wire.messages import LossPart, Ready
 

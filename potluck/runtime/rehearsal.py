@@ -16,8 +16,8 @@ from typing import NamedTuple
 
 import torch
 
+from potluck.compute.runner import Rows, StageRunner, StageState
 from potluck.runtime.bench import Rig, random_gradients, random_inputs, random_weights
-from potluck.runtime.stage import Rows, StageRunner, StageState
 
 IN_FLIGHT = 2  # micro-batches between forward and backward
 _STEP = 3  # times as long as a forward pass alone

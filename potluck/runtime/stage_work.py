@@ -9,6 +9,7 @@ from typing import Protocol
 import torch
 from msgspec.structs import replace
 
+from potluck.compute.runner import StageState
 from potluck.control.agent import AgentState
 from potluck.control.agent_words import AgentEvent, Applied, Assembled, Evaluated, Refused, Reported, Reports
 from potluck.errors import Cancelled, DeviceError
@@ -19,7 +20,6 @@ from potluck.runtime.committers import AskCoordinator, DecideAlone
 from potluck.runtime.copier import Copier
 from potluck.runtime.executor import Committer, Executor
 from potluck.runtime.keeper import Keeper, subset
-from potluck.runtime.stage import StageState
 from potluck.runtime.state_transfer import send_state
 from potluck.runtime.throttle import Throttle
 from potluck.types import COORDINATOR, DeviceSpec, Held

@@ -8,10 +8,10 @@ from collections.abc import Iterator, Sequence
 import msgspec
 import torch
 
+from potluck.compute.runner import StageState
 from potluck.errors import LinkError
 from potluck.runtime.digest import digest
 from potluck.runtime.parcels import pack, unpack
-from potluck.runtime.stage import StageState
 from potluck.types import Held
 from potluck.wire.link import Buffer, Link, Tag
 

@@ -9,9 +9,9 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from potluck.model.optim import StageOptimizer
+from potluck.compute.runner import StageRunner
+from potluck.compute.stage_optimizer import StageOptimizer
 from potluck.runtime.agent_process import run_agent
-from potluck.runtime.stage import StageRunner
 from potluck.types import DeviceSpec
 from potluck.wire.mailbox import Mailbox
 

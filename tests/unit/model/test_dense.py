@@ -9,9 +9,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from potluck.model.dense import DENSE, dense, is_dense
-from potluck.model.kernels import is_product, order
-from potluck.model.late_weights import Owed, owing, pay
+from potluck.compute.dense import DENSE, dense, is_dense
+from potluck.compute.kernels import is_product, order
+from potluck.compute.late_weights import Owed, owing, pay
 from potluck.program.program import Items, Node, Ref, Tensor
 
 CPU = torch.device("cpu")

@@ -8,14 +8,14 @@ import pytest
 import torch
 from torch import nn
 
-from potluck.model import kernels
+from potluck.compute import kernels
+from potluck.compute.interpret import Code, Context
+from potluck.compute.kernels import channels_last, leaks, order, quicker
+from potluck.compute.randomness import Draw
+from potluck.compute.runner import Rows
 from potluck.model.build import build
-from potluck.model.interpret import Code, Context
-from potluck.model.kernels import channels_last, leaks, order, quicker
-from potluck.model.randomness import Draw
 from potluck.program.carve import Carver
 from potluck.program.program import Items, Node, Ref, Tensor
-from potluck.runtime.stage import Rows
 from tests.unit.model.pipeline import Pipeline, uncut, uncut_tensors
 
 CPU = torch.device("cpu")

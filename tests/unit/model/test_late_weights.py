@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import nn
 
+from potluck.compute.runner import Rows, StageRunner, StageState
 from potluck.model.build import build
-from potluck.runtime.stage import Rows, StageRunner, StageState
 from tests.unit.model.pipeline import CPU, MOMENTUM
 
 ROWS = 6

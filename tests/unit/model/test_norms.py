@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from potluck.model.norms import squared_norm
+from potluck.compute.norms import squared_norm
 
 
 @pytest.mark.parametrize("size", [1, 100, 4095, 4096, 4097, 1_000_003])

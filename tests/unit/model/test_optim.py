@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import nn
 
+from potluck.compute.stage_optimizer import StageOptimizer
 from potluck.errors import InputError
 from potluck.job.optimizers import (
     SGD,
@@ -22,7 +23,6 @@ from potluck.job.optimizers import (
     resolve,
     slots,
 )
-from potluck.model.optim import StageOptimizer
 
 SPECS = [
     SGD(lr=0.1),
@@ -231,7 +231,7 @@ def test_an_update_does_not_import_the_compiler() -> None:
     """It would cost a device 1.5 CPU-seconds before its first round."""
     program = (
         "import sys, torch\n"
-        "from potluck.model.optim import StageOptimizer\n"
+        "from potluck.compute.stage_optimizer import StageOptimizer\n"
         "from potluck.job.optimizers import AdamW\n"
         "p = torch.nn.Parameter(torch.zeros(3))\n"
         "optimizer = StageOptimizer(AdamW(lr=0.1), {'p': p})\n"

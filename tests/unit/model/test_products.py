@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from potluck.model import interpret, layers, products
-from potluck.model.late_weights import Owed, owing, pay
-from potluck.model.layers import layer
-from potluck.model.products import product, times_transposed
+from potluck.compute import interpret, layers, products
+from potluck.compute.late_weights import Owed, owing, pay
+from potluck.compute.layers import layer
+from potluck.compute.products import product, times_transposed
 from potluck.program.program import Node, Ref, Tensor
 from tests.unit.model.test_late_weights import runners, step
 

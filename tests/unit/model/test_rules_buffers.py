@@ -8,9 +8,9 @@ import torch.nn.functional as F
 from torch import nn
 
 from benchmarks.zoo import residual_cnn
+from potluck.compute.runner import Rows
 from potluck.errors import InputError, ModelError
 from potluck.program.blocks import facts
-from potluck.runtime.stage import Rows
 from tests.unit.model.pipeline import Pipeline, differing, even_cuts, uncut
 from tests.unit.model.small_models import (
     assert_equals_eager,

@@ -13,8 +13,8 @@ import torch
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
+from potluck.compute.interpret import look_up
 from potluck.errors import InputError
-from potluck.model.interpret import look_up
 from potluck.program.blocks import facts
 from potluck.program.operators import _ALLOWED, allowed
 from potluck.program.program import Items, Node, ProgramPair, Ref, Size, decode, encode

@@ -8,10 +8,10 @@ from collections.abc import Iterator
 import pytest
 import torch
 
+from potluck.compute.runner import StageState
 from potluck.runtime import copier as copying
 from potluck.runtime.copier import Copier
 from potluck.runtime.keeper import Keeper
-from potluck.runtime.stage import StageState
 from potluck.types import CopyLine, Held
 from potluck.wire.zmq_link import ZmqLink
 

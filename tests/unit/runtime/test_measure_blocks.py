@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 import potluck
+from potluck.compute.runner import Rows, StageRunner, StageState
 from potluck.errors import DeviceError
 from potluck.profile.cells import only
 from potluck.profile.live_bytes import StorageMeter
@@ -19,7 +20,6 @@ from potluck.runtime.bench import Bench, Rig
 from potluck.runtime.loading import first_samples
 from potluck.runtime.measure_blocks import _ENOUGH, end_of, measure_blocks, page_faults, retime, warmest
 from potluck.runtime.prepare import PreparedJob, prepare_job
-from potluck.runtime.stage import Rows, StageRunner, StageState
 
 ROWS = 4
 

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 import torch
 
+from potluck.compute.runner import StageState
 from potluck.errors import DeviceError
 from potluck.runtime.model_state import ModelState
-from potluck.runtime.stage import StageState
 
 
 def model() -> ModelState:

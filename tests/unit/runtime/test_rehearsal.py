@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from torch import nn
 
 import potluck
+from potluck.compute.runner import StageRunner
 from potluck.program.carve import Carver
 from potluck.runtime import rehearsal
 from potluck.runtime.bench import Rig
@@ -18,7 +19,6 @@ from potluck.runtime.measure_blocks import measure_blocks
 from potluck.runtime.prepare import PreparedJob, prepare_job
 from potluck.runtime.reconcile import reconcile
 from potluck.runtime.rehearsal import BRIEF, FULL, MemoryTrials, TooSlow, extent_for
-from potluck.runtime.stage import StageRunner
 
 ROWS, WIDTH = 64, 1024
 

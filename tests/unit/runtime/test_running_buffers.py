@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from potluck.runtime.running_buffers import _chains
+from potluck.compute.running_buffers import _chains
 
 
 def test_kinds_that_share_a_buffer_take_turns() -> None:

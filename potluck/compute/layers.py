@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 import torch
 from torch.autograd.function import once_differentiable
 
-from potluck.model.late_weights import RULES, Arguments, Gradients, Rule
-from potluck.model.products import by_onednn, product, times_transposed
+from potluck.compute.late_weights import RULES, Arguments, Gradients, Rule
+from potluck.compute.products import by_onednn, product, times_transposed
 from potluck.program.program import Node, Ref, Tensor, shape_of
 
 _LEAST = 2**22  # multiplications: for fewer, a call costs more than is gained

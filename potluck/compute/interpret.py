@@ -7,12 +7,12 @@ from typing import Any, NamedTuple
 
 import torch
 
+from potluck.compute.dense import DENSE, dense
+from potluck.compute.kernels import is_product, is_quick, order, quicker
+from potluck.compute.late_weights import RULES, can_wait, owing
+from potluck.compute.layers import layer
+from potluck.compute.our_operators import Context, our_function, torch_constant
 from potluck.errors import InputError
-from potluck.model.dense import DENSE, dense
-from potluck.model.kernels import is_product, is_quick, order, quicker
-from potluck.model.late_weights import RULES, can_wait, owing
-from potluck.model.layers import layer
-from potluck.model.our_operators import Context, our_function, torch_constant
 from potluck.program.operators import OURS, allowed
 from potluck.program.program import (
     Arg,

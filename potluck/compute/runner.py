@@ -9,17 +9,17 @@ from typing import Any
 
 import torch
 
+from potluck.compute.interpret import Code, Context, Registers
+from potluck.compute.kernels import leaks
+from potluck.compute.late_weights import Owed, owed_bytes, pay
+from potluck.compute.norms import squared_norm
+from potluck.compute.randomness import Draw
+from potluck.compute.running_buffers import RunningBuffers
+from potluck.compute.stage_optimizer import StageOptimizer
 from potluck.job.optimizers import Optimizer
-from potluck.model.interpret import Code, Context, Registers
-from potluck.model.kernels import leaks
-from potluck.model.late_weights import Owed, owed_bytes, pay
-from potluck.model.norms import squared_norm
-from potluck.model.optim import StageOptimizer
 from potluck.model.probe import constant_tensor
-from potluck.model.randomness import Draw
 from potluck.program.carve import Carver, has_backward
 from potluck.program.program import Program, ProgramPair
-from potluck.runtime.running_buffers import RunningBuffers
 
 
 @dataclass

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from potluck.model.dense import is_dense
+from potluck.compute.dense import is_dense
 from potluck.program.program import Node, Program, Ref, Tensor, evaluate_size, inputs_of, shape_of
 
 # Of a convolution of single points on one thread, PyTorch leaves fewer than 16 rows to a kernel that multiplies row by

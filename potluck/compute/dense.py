@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 
 import torch
 
-from potluck.model.late_weights import CONVOLUTION, Gradients
-from potluck.model.products import product, times_transposed
+from potluck.compute.late_weights import CONVOLUTION, Gradients
+from potluck.compute.products import product, times_transposed
 from potluck.program.program import Node, Tensor, inputs_of, shape_of
 
 _FEW_OF_AN_IMAGE, _FEW_IN_ALL = 4, 400  # points: with more, the convolution is faster

@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 
 import torch
 
+from potluck.compute.late_weights import Owed
+from potluck.compute.randomness import Draw, keep_mask
 from potluck.errors import InputError
-from potluck.model.late_weights import Owed
-from potluck.model.randomness import Draw, keep_mask
 from potluck.program.program import Node, Tensor, inputs_of
 
 
