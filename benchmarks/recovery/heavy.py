@@ -15,7 +15,7 @@ from potluck.plan.search import find_plan
 from potluck.profile.members import of_devices
 from potluck.recover.placement import recovery_point, restart_at
 from potluck.runtime.prepare import PreparedJob
-from potluck.runtime.state_transfer import receive_state
+from potluck.tensors.state_transfer import receive_state
 from potluck.types import COORDINATOR, Held, Member, Plan, Profile, Stage
 from potluck.wire.messages import Prepare, Prepared
 

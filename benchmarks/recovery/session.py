@@ -23,7 +23,7 @@ from benchmarks.testbed.agents import environment
 from benchmarks.throughput.others import unhurried
 from potluck.control.audit import audit
 from potluck.metrics.records import RECORDS, CopyRecord, IncidentRecord, PlanAdopted, Record, read_from
-from potluck.recover.checkpoint import load, newest
+from potluck.tensors.checkpoint import load, newest
 from potluck.types import COORDINATOR, Plan, RoundRecord
 
 RUN_S = 400.0

@@ -30,7 +30,7 @@ from potluck.paramserver.server import ParameterServer
 from potluck.runtime.own_work import worker_link
 from potluck.runtime.push_words import PULL, PUSH, PushWords
 from potluck.runtime.serving import TERM, Serving
-from potluck.runtime.vectors import receive_vector, send_vector
+from potluck.tensors.vectors import receive_vector, send_vector
 from potluck.types import COORDINATOR
 from potluck.wire.messages import FromCoordinator, Work
 from potluck.wire.zmq_link import ZmqLink

@@ -11,10 +11,10 @@ import torch
 
 from potluck.metrics.records import RECORDS, PushRecord, RecordLog
 from potluck.paramserver.server import ParameterServer, Reply
-from potluck.recover import checkpoint
 from potluck.runtime.push_words import PushWords
 from potluck.runtime.saver import SnapshotWriter
 from potluck.runtime.serving import Serving
+from potluck.tensors import checkpoint
 
 
 class PairsKeeping:

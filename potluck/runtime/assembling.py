@@ -15,8 +15,8 @@ from potluck.program.layout import PlanLayout
 from potluck.program.program import ProgramPair
 from potluck.runtime.exchange import Site
 from potluck.runtime.keeper import Keeper, joined, subset
-from potluck.runtime.state_transfer import receive_state, send_state
 from potluck.runtime.sums import Sums, share_sums
+from potluck.tensors.state_transfer import receive_state, send_state
 from potluck.wire.link import Link
 from potluck.wire.messages import Prepare
 

@@ -33,7 +33,7 @@ from potluck.runtime.feeder import FedRound, Feeder
 from potluck.runtime.loading import training_loader
 from potluck.runtime.saving import Checkpointer
 from potluck.runtime.session import Session, TermOver
-from potluck.runtime.state_transfer import send_state
+from potluck.tensors.state_transfer import send_state
 from potluck.types import COORDINATOR, RoundRecord
 from potluck.wire.link import Tag
 from potluck.wire.messages import Begin, Committed, FromAgent, Prepare, Ready, Stored, Verdict

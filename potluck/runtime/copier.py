@@ -15,7 +15,7 @@ from potluck.errors import LinkError
 from potluck.memory_limit import beyond_limit
 from potluck.recover.copies import copy_rate
 from potluck.runtime.keeper import Keeper, copied
-from potluck.runtime.state_transfer import receive_state, send_state
+from potluck.tensors.state_transfer import receive_state, send_state
 from potluck.types import CopyLine, Held
 from potluck.wire.link import Link
 

@@ -15,11 +15,11 @@ from potluck.metrics.records import RECORDS, EvaluationRecord, read
 from potluck.model.forms import outputs_as_given
 from potluck.plan.routes import micro_batch_sizes, rows
 from potluck.program.program import Program
-from potluck.recover.checkpoint import Best, best
 from potluck.runtime.feeder import send_feeds
 from potluck.runtime.loading import Batch, evaluation_loader
-from potluck.runtime.parcels import unpack
 from potluck.runtime.session import Session
+from potluck.tensors.checkpoint import Best, best
+from potluck.tensors.parcels import unpack
 from potluck.wire.link import Tag
 from potluck.wire.messages import Evaluate
 

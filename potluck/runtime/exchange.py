@@ -12,7 +12,7 @@ from potluck.errors import InputError
 from potluck.plan.routes import Part, Route, routes, rows
 from potluck.program.layout import PlanLayout
 from potluck.program.program import Tensor
-from potluck.runtime.parcels import pack, unpack
+from potluck.tensors.parcels import pack, unpack
 from potluck.types import COORDINATOR, Plan
 from potluck.wire.link import Link, Tag
 

@@ -15,10 +15,10 @@ from potluck.plan.routes import Part
 from potluck.plan.schedule import Action, actions
 from potluck.runtime.exchange import Exchange, Site, TensorMap
 from potluck.runtime.group import Reducer
-from potluck.runtime.parcels import pack
 from potluck.runtime.stop_watch import StopWatch
 from potluck.runtime.sums import Sums
 from potluck.runtime.throttle import Throttle
+from potluck.tensors.parcels import pack
 from potluck.types import COORDINATOR
 from potluck.wire.link import Tag
 from potluck.wire.messages import Begin, Evaluate, LossPart, Ready, Verdict

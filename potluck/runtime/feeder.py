@@ -12,7 +12,7 @@ from potluck.errors import Cancelled, PotluckError
 from potluck.plan.routes import micro_batch_sizes, rows
 from potluck.program.layout import PlanLayout
 from potluck.runtime.loading import Batch, Loader
-from potluck.runtime.parcels import pack
+from potluck.tensors.parcels import pack
 from potluck.types import Plan
 from potluck.wire.link import Link, Tag
 

@@ -12,8 +12,8 @@ from collections.abc import Callable
 from potluck.runtime.bundles import Bundle, take, total
 from potluck.runtime.exchange import Site
 from potluck.runtime.group_statistics import Statistics, merged, read, written
-from potluck.runtime.parcels import pack, unpack
 from potluck.runtime.sums import ParameterBucket, Sums
+from potluck.tensors.parcels import pack, unpack
 from potluck.wire.link import Tag
 
 

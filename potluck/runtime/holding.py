@@ -9,7 +9,7 @@ from pathlib import Path
 
 from potluck.compute.runner import StageState
 from potluck.errors import DeviceError
-from potluck.recover.snapshot import encode, take
+from potluck.tensors.snapshot import encode, take
 from potluck.types import Held
 from potluck.wire.channel import Disconnected
 from potluck.wire.control import ControlClient

@@ -11,9 +11,9 @@ import torch
 from potluck.datasets.sample_order import epoch_order
 from potluck.errors import DeviceError
 from potluck.job.optimizers import Optimizer
-from potluck.paramserver.flat import Flat
 from potluck.program.program import ProgramPair
 from potluck.runtime.reference import UncutRun
+from potluck.tensors.flat_vector import Flat
 
 _CPU = torch.device("cpu")
 _MOST_BAD = 10

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from safetensors.torch import save
 
 from potluck.program.program import encode
-from potluck.recover.snapshot import separate
 from potluck.runtime.loading import first_samples, share
 from potluck.runtime.prepare import PreparedJob
+from potluck.tensors.snapshot import separate
 from potluck.wire.control import ControlServer
 from potluck.wire.messages import FeedSpec, FromAgent, FromCoordinator, Load
 

@@ -10,9 +10,9 @@ from potluck.job.job import Job
 from potluck.job.optimizers import Optimizer, resolve, slots
 from potluck.model.build import PROBE_ROWS, BuiltModel, as_module, build
 from potluck.program.blocks import facts as facts_of
-from potluck.recover.snapshot import tensor_digest
 from potluck.runtime.check_fit import check_fit
 from potluck.runtime.loading import first_samples
+from potluck.tensors.snapshot import tensor_digest
 from potluck.types import ModelFacts
 
 

@@ -12,7 +12,7 @@ from potluck.job.optimizers import Optimizer
 from potluck.plan.schedule import turns
 from potluck.program.layout import PlanLayout
 from potluck.program.program import ProgramPair
-from potluck.runtime.model_state import buffer_names, trainable_names
+from potluck.tensors.model_state import buffer_names, trainable_names
 from potluck.types import Plan
 from potluck.wire.messages import LossPart, Ready
 

@@ -14,14 +14,12 @@ from potluck.metrics.folds import throughput, usual_round_s
 from potluck.metrics.records import RECORDS, EvaluationRecord, read
 from potluck.program.layout import PlanLayout
 from potluck.program.program import encode
-from potluck.recover.checkpoint import load, newest
 from potluck.recover.copies import lines
 from potluck.runtime.changes import Replanner
 from potluck.runtime.chaos import FaultRehearsal
 from potluck.runtime.coordinator import RoundLoop
 from potluck.runtime.live_fleet import LiveFleet
 from potluck.runtime.loading import training_order
-from potluck.runtime.model_state import ModelState
 from potluck.runtime.options import Options
 from potluck.runtime.prepare import PreparedJob
 from potluck.runtime.run_dirs import MODEL, new_run_dir
@@ -29,6 +27,8 @@ from potluck.runtime.run_folder import RunFolder, load_resume
 from potluck.runtime.saving import GO_ON
 from potluck.runtime.session import Session, TermOver
 from potluck.runtime.terms import Coordinator
+from potluck.tensors.checkpoint import load, newest
+from potluck.tensors.model_state import ModelState
 from potluck.types import Plan, Profile
 from potluck.wire.messages import FINISHED, SAVED
 

@@ -20,10 +20,10 @@ from potluck.control.ledger import LEDGER, RUN, Ledger, RunFacts, write_facts
 from potluck.errors import InputError, PotluckError
 from potluck.job.job import Job
 from potluck.metrics.records import RECORDS, RecordLog
-from potluck.recover import checkpoint
-from potluck.recover.snapshot import separate
 from potluck.runtime.run_dirs import MODEL
 from potluck.runtime.term_log import TERMS, TermLog, read_terms
+from potluck.tensors import checkpoint
+from potluck.tensors.snapshot import separate
 from potluck.types import Profile
 
 PROGRAM = "program.json"

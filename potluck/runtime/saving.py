@@ -10,10 +10,10 @@ from typing import Any
 
 from potluck.errors import PotluckError
 from potluck.metrics.records import CheckpointRecord, IncidentRecord, Record
-from potluck.recover import checkpoint
 from potluck.runtime.run_folder import save_model
 from potluck.runtime.session import Session
-from potluck.runtime.state_transfer import receive_state
+from potluck.tensors import checkpoint
+from potluck.tensors.state_transfer import receive_state
 
 GO_ON = "the last checkpoint is intact: go on with --resume"
 

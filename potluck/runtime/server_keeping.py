@@ -13,15 +13,15 @@ import torch
 from potluck.errors import InputError, PotluckError
 from potluck.metrics.records import CheckpointRecord, EvaluationRecord, IncidentRecord, Record
 from potluck.paramserver.server import ParameterServer
-from potluck.recover import checkpoint
 from potluck.runtime.evaluation import Judge, seen_before
-from potluck.runtime.model_state import ModelState
 from potluck.runtime.prepare import PreparedJob
 from potluck.runtime.run_dirs import MODEL
 from potluck.runtime.run_folder import save_model
 from potluck.runtime.saver import SnapshotWriter
 from potluck.runtime.serving import Serving
 from potluck.runtime.whole_evaluation import WholeEvaluation
+from potluck.tensors import checkpoint
+from potluck.tensors.model_state import ModelState
 
 SERVER = "server"  # folder of the snapshots, in a run's folder
 _ALL_ROUNDS = 2**62

@@ -13,9 +13,9 @@ from potluck.job.job import Job
 from potluck.job.optimizers import Optimizer
 from potluck.metrics.records import Record
 from potluck.program.layout import PlanLayout
-from potluck.runtime.model_state import ModelState
 from potluck.runtime.roster import Roster
 from potluck.runtime.run_folder import RunFolder
+from potluck.tensors.model_state import ModelState
 from potluck.types import CopyLine, Plan, RoundRecord
 from potluck.wire.link import Link
 

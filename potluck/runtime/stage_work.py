@@ -20,8 +20,8 @@ from potluck.runtime.committers import AskCoordinator, DecideAlone
 from potluck.runtime.copier import Copier
 from potluck.runtime.executor import Committer, Executor
 from potluck.runtime.keeper import Keeper, subset
-from potluck.runtime.state_transfer import send_state
 from potluck.runtime.throttle import Throttle
+from potluck.tensors.state_transfer import send_state
 from potluck.types import COORDINATOR, DeviceSpec, Held
 from potluck.wire.link import Link
 from potluck.wire.messages import Begin, Committed, Evaluate, Prepare, Ready, Verdict

@@ -27,7 +27,6 @@ from potluck.program.program import encode
 from potluck.runtime.chaos import FaultRehearsal
 from potluck.runtime.first_devices import FirstDevices
 from potluck.runtime.live_fleet import LiveFleet
-from potluck.runtime.model_state import buffer_names
 from potluck.runtime.offering import Offering
 from potluck.runtime.options import Options
 from potluck.runtime.prepare import PreparedJob
@@ -37,6 +36,7 @@ from potluck.runtime.run_folder import RunFolder
 from potluck.runtime.server_keeping import ServerKeeping
 from potluck.runtime.serving import Serving
 from potluck.runtime.sync_tally import SyncTally
+from potluck.tensors.model_state import buffer_names
 from potluck.wire.messages import FINISHED, SAVED, Leaving, Linked, Loaded, Met, Stop, Unreachable
 
 _LOOK_S = 0.2

@@ -21,7 +21,6 @@ from potluck.job.learning_rates import multiplier
 from potluck.model.build import as_module
 from potluck.plan.exactness import why_not_uncut
 from potluck.plan.routes import micro_batch_sizes
-from potluck.recover.checkpoint import load, newest
 from potluck.runtime.live_fleet import LiveFleet
 from potluck.runtime.loading import training_loader
 from potluck.runtime.options import Options
@@ -29,6 +28,7 @@ from potluck.runtime.prepare import PreparedJob, prepare_job
 from potluck.runtime.reference import UncutRun
 from potluck.runtime.run import run_on
 from potluck.runtime.train import choose_plan
+from potluck.tensors.checkpoint import load, newest
 from potluck.types import Fleet, Plan
 
 TOLERANCE = 1e-8

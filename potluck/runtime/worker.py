@@ -18,7 +18,7 @@ from potluck.runtime.judge import HeldOutLoss
 from potluck.runtime.local_trainer import LocalTrainer
 from potluck.runtime.push_words import PATIENCE_S, PULL, PUSH, HeldOut, PullWords, PushWords
 from potluck.runtime.throttle import Throttle
-from potluck.runtime.vectors import receive_vector, send_vector
+from potluck.tensors.vectors import receive_vector, send_vector
 from potluck.types import COORDINATOR, Pace
 from potluck.wire.link import Link
 from potluck.wire.messages import Durable, Work

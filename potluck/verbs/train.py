@@ -167,7 +167,7 @@ def last_evaluation(run_dir: Path) -> EvaluationRecord | None:
 
 
 def _best_metric(run_dir: Path) -> str:
-    from potluck.recover.checkpoint import best
+    from potluck.tensors.checkpoint import best
 
     found = best(run_dir)
     return found.metric if found is not None else ""
@@ -175,7 +175,7 @@ def _best_metric(run_dir: Path) -> str:
 
 def _report_best(result: TrainResult) -> None:
     """Says where the best model is, if that is not the last one."""
-    from potluck.recover.checkpoint import WEIGHTS, best, best_path
+    from potluck.tensors.checkpoint import WEIGHTS, best, best_path
 
     found, path = best(result.run_dir), best_path(result.run_dir)
     if found is not None and path is not None and found.round != result.rounds and path.is_dir():
@@ -183,7 +183,7 @@ def _report_best(result: TrainResult) -> None:
 
 
 def _best_model(run_dir: Path) -> str | None:
-    from potluck.recover.checkpoint import WEIGHTS, best_path
+    from potluck.tensors.checkpoint import WEIGHTS, best_path
 
     path = best_path(run_dir)
     return str(path / WEIGHTS) if path is not None and path.is_dir() else None

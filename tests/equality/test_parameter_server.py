@@ -20,9 +20,9 @@ from potluck.paramserver.policy import Bsp, Lockstep, Policy
 from potluck.paramserver.push_log import PUSHES, entries
 from potluck.paramserver.server import ParameterServer, Release, Reply
 from potluck.runtime.local_trainer import LocalTrainer
-from potluck.runtime.model_state import buffer_names
 from potluck.runtime.prepare import PreparedJob, prepare_job
 from potluck.runtime.reference import UncutRun
+from potluck.tensors.model_state import buffer_names
 
 SPEEDS = {"a": 1.0, "b": 1.2, "c": 0.33}  # steps a second
 BATCH = 32

@@ -15,9 +15,9 @@ from typing import Protocol
 
 import torch
 
-from potluck.recover.checkpoint import load, newest
 from potluck.runtime.live_fleet import LiveFleet
 from potluck.runtime.options import Options
+from potluck.tensors.checkpoint import load, newest
 
 ROOT = Path(__file__).parents[2]
 

@@ -16,8 +16,8 @@ import torch
 
 from potluck.control.audit import audit
 from potluck.metrics.records import RECORDS, IncidentRecord, read
-from potluck.recover.checkpoint import load, newest
-from potluck.recover.snapshot import parse
+from potluck.tensors.checkpoint import load, newest
+from potluck.tensors.snapshot import parse
 from tests.process.agents import ROOT, ended, free_port, until
 
 PATIENT_S = 90.0

@@ -21,13 +21,13 @@ from potluck.errors import InputError, PotluckError
 from potluck.job.learning_rates import Step
 from potluck.metrics.records import RECORDS, CheckpointRecord, EvaluationRecord, RunEnded, read
 from potluck.model.empty import empty_weights
-from potluck.recover.checkpoint import best, best_path, load
 from potluck.runtime.live_fleet import LiveFleet
 from potluck.runtime.options import Options
 from potluck.runtime.prepare import prepare_job
 from potluck.runtime.run import TrainResult, run_on
 from potluck.runtime.run_folder import RunFolder
 from potluck.runtime.verify import compare
+from potluck.tensors.checkpoint import best, best_path, load
 from potluck.types import Fleet, Member, Plan, Stage
 from potluck.verbs.train import summary
 from potluck.verbs.verify import audit_lines

@@ -23,12 +23,12 @@ from potluck.control.ledger import LEDGER, Ledger
 from potluck.errors import DeviceError, PotluckError
 from potluck.metrics.records import RECORDS, IncidentRecord, PlanAdopted, read
 from potluck.plan.search import find_plan
-from potluck.recover.checkpoint import load, newest
 from potluck.runtime.live_fleet import LiveFleet
 from potluck.runtime.options import Options
 from potluck.runtime.prepare import PreparedJob, prepare_job
 from potluck.runtime.profiling import MeasuringTime, profile_fleet
 from potluck.runtime.run import TrainResult, run_on
+from potluck.tensors.checkpoint import load, newest
 from potluck.types import DeviceSpec, Fleet, Plan, RoundRecord
 
 PATIENT = 60.0

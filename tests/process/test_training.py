@@ -21,7 +21,6 @@ from potluck.job.job import Job
 from potluck.metrics.folds import rounds
 from potluck.metrics.records import RECORDS, EvaluationRecord, IncidentRecord, read
 from potluck.plan.refine import corrected
-from potluck.recover.checkpoint import load, newest
 from potluck.runtime.live_fleet import LiveFleet
 from potluck.runtime.options import Options
 from potluck.runtime.planning import micro_batch_choices
@@ -30,6 +29,7 @@ from potluck.runtime.profiling import MeasuringTime, profile_fleet
 from potluck.runtime.run import run_on
 from potluck.runtime.train import train
 from potluck.runtime.trying import Tries, try_plans
+from potluck.tensors.checkpoint import load, newest
 from potluck.types import Fleet, Member, Plan, Stage
 
 PATIENT = 60.0

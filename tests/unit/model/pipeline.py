@@ -12,8 +12,8 @@ from potluck.compute.runner import Rows, StageRunner, StageState
 from potluck.job.optimizers import SGD, Optimizer
 from potluck.program.layout import PlanLayout
 from potluck.program.program import Program, ProgramPair, shape_of
-from potluck.runtime.parcels import pack, unpack
 from potluck.runtime.reference import UncutRun
+from potluck.tensors.parcels import pack, unpack
 from potluck.types import Member, Plan, Stage
 
 CPU = torch.device("cpu")

@@ -15,12 +15,12 @@ from potluck.errors import InputError, PotluckError
 from potluck.paramserver.adsp import Ours
 from potluck.paramserver.book import Push, audit
 from potluck.paramserver.client import Client, Next
-from potluck.paramserver.flat import Flat
 from potluck.paramserver.outer import outer_factors
 from potluck.paramserver.policy import Bsp, Lockstep, Policy
 from potluck.paramserver.push_log import PUSHES, PushLog, entries
 from potluck.paramserver.server import Admission, ParameterServer
-from potluck.recover.checkpoint import Position, load, newest, write
+from potluck.tensors.checkpoint import Position, load, newest, write
+from potluck.tensors.flat_vector import Flat
 from potluck.types import Pace
 
 TENSORS = {"a": torch.zeros(3, 2), "count": torch.tensor(7), "b": torch.zeros(5)}

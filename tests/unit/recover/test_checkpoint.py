@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from potluck.errors import InputError, PotluckError
-from potluck.recover.checkpoint import Best, Position, best, best_path, load, mark_best, newest, write
+from potluck.tensors.checkpoint import Best, Position, best, best_path, load, mark_best, newest, write
 
 
 def position(round):

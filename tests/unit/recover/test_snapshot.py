@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from potluck.errors import InputError
-from potluck.recover.snapshot import decode, encode, read_weights, separate, take, tensor_digest
+from potluck.tensors.snapshot import decode, encode, read_weights, separate, take, tensor_digest
 
 WEIGHTS = {"a": torch.arange(6.0).reshape(2, 3).T, "n": torch.tensor(3), "h": torch.ones(2, dtype=torch.bfloat16)}
 STATE = {"a/exp_avg": torch.zeros(3, 2), "a/step": torch.tensor(4.0)}

@@ -13,8 +13,8 @@ import torch
 from potluck.control.ledger import LEDGER, Ledger, entry
 from potluck.errors import PotluckError
 from potluck.metrics.records import RECORDS, CheckpointRecord, RecordLog, read
-from potluck.recover import checkpoint
 from potluck.runtime.run_folder import save_model
+from potluck.tensors import checkpoint
 
 ROOM_BYTES = 1000
 

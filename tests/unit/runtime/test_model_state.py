@@ -10,7 +10,7 @@ import torch
 
 from potluck.compute.runner import StageState
 from potluck.errors import DeviceError
-from potluck.runtime.model_state import ModelState
+from potluck.tensors.model_state import ModelState
 
 
 def model() -> ModelState:

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from potluck.errors import LinkError
-from potluck.runtime.parcels import pack, unpack
+from potluck.tensors.parcels import pack, unpack
 
 CPU = torch.device("cpu")
 

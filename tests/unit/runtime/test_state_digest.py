@@ -4,7 +4,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from potluck.runtime.digest import digest
+from potluck.tensors.digest import digest
 
 SIZES = st.integers(1, 40_000)
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from potluck.errors import LinkError
-from potluck.runtime.vectors import receive_vector, send_vector
+from potluck.tensors.vectors import receive_vector, send_vector
 from potluck.wire.link import Buffer, Tag
 from potluck.wire.zmq_link import ZmqLink
 

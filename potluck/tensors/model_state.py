@@ -13,7 +13,7 @@ from potluck.compute.runner import StageState
 from potluck.errors import DeviceError, InputError
 from potluck.program.layout import PlanLayout
 from potluck.program.program import ProgramPair
-from potluck.recover.snapshot import read_weights
+from potluck.tensors.snapshot import read_weights
 
 
 @dataclass

@@ -24,7 +24,7 @@ from safetensors import SafetensorError
 from safetensors.torch import save_file
 
 from potluck.errors import InputError, PotluckError
-from potluck.recover.snapshot import Tensors, parse, separate
+from potluck.tensors.snapshot import Tensors, parse, separate
 from potluck.types import Value
 
 WEIGHTS = "weights.safetensors"

@@ -6,7 +6,7 @@ import msgspec
 import torch
 
 from potluck.errors import LinkError
-from potluck.runtime.digest import digest
+from potluck.tensors.digest import digest
 from potluck.wire.link import Link, Tag
 
 _PIECE_BYTES = 1 << 20  # so that other messages get in between

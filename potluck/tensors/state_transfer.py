@@ -10,8 +10,8 @@ import torch
 
 from potluck.compute.runner import StageState
 from potluck.errors import LinkError
-from potluck.runtime.digest import digest
-from potluck.runtime.parcels import pack, unpack
+from potluck.tensors.digest import digest
+from potluck.tensors.parcels import pack, unpack
 from potluck.types import Held
 from potluck.wire.link import Buffer, Link, Tag
 
