@@ -7,8 +7,8 @@ from itertools import combinations, pairwise, product
 
 import numpy as np
 
-from potluck.plan.cost import CostModel, Shape, StationLine
-from potluck.plan.edges import StagePair
+from potluck.plan.cost.edges import StagePair
+from potluck.plan.cost.round_time import CostModel, Shape, StationLine
 
 _BATCH = 1_000  # plans judged at once
 

@@ -26,12 +26,12 @@ from benchmarks.planner_instances import instance
 from benchmarks.predictions import memory_ratios, prediction_errors, say
 from potluck.errors import PlanError
 from potluck.plan.baselines import PLANNERS
-from potluck.plan.bound import lower_bound_s
-from potluck.plan.cost import CostModel
-from potluck.plan.events import simulate
-from potluck.plan.memory import peak_bytes
-from potluck.plan.search import Search, find_plan
-from potluck.plan.tables import Tables
+from potluck.plan.cost.memory import peak_bytes
+from potluck.plan.cost.round_time import CostModel
+from potluck.plan.cost.tables import Tables
+from potluck.plan.events.event_simulation import simulate
+from potluck.plan.search.bound import lower_bound_s
+from potluck.plan.search.plan_search import Search, find_plan
 from potluck.types import ModelFacts, Plan, Profile
 
 Figures = dict[str, Any]

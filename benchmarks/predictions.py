@@ -17,10 +17,10 @@ import numpy as np
 from benchmarks.overhead import workload
 from potluck.errors import PlanError
 from potluck.plan.baselines import PLANNERS
-from potluck.plan.events import simulate
-from potluck.plan.memory import peak_bytes
-from potluck.plan.search import find_plan
-from potluck.plan.tables import Tables
+from potluck.plan.cost.memory import peak_bytes
+from potluck.plan.cost.tables import Tables
+from potluck.plan.events.event_simulation import simulate
+from potluck.plan.search.plan_search import find_plan
 from potluck.runtime.live_fleet import LiveFleet
 from potluck.runtime.options import Options
 from potluck.runtime.prepare import PreparedJob, prepare_job

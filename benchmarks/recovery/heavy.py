@@ -11,7 +11,7 @@ from benchmarks.recovery.told import Told
 from potluck.control.cluster import newest
 from potluck.control.cluster_words import ComputePlan
 from potluck.plan.groups import shareable
-from potluck.plan.search import find_plan
+from potluck.plan.search.plan_search import find_plan
 from potluck.profile.members import of_devices
 from potluck.recover.placement import recovery_point, restart_at
 from potluck.runtime.prepare import PreparedJob

@@ -25,11 +25,11 @@ from benchmarks.throughput.cells import OURS, micro_batches
 from benchmarks.workloads import workload
 from potluck.errors import PlanError, PotluckError
 from potluck.plan.baselines import PLANNERS
-from potluck.plan.events import simulate
+from potluck.plan.cost.memory import peak_bytes
+from potluck.plan.cost.tables import Tables
+from potluck.plan.events.event_simulation import simulate
+from potluck.plan.events.refine import Spent
 from potluck.plan.groups import shareable
-from potluck.plan.memory import peak_bytes
-from potluck.plan.refine import Spent
-from potluck.plan.tables import Tables
 from potluck.profile.store import Store
 from potluck.runtime.live_fleet import LiveFleet
 from potluck.runtime.options import Options

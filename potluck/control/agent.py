@@ -41,7 +41,7 @@ from potluck.control.agent_words import (
     TrainState,
     Works,
 )
-from potluck.plan.schedule import stage_of
+from potluck.plan.schedule.one_f_one_b import stage_of
 from potluck.types import Held, Value
 from potluck.wire.messages import (
     Abandon,

@@ -13,14 +13,14 @@ import numpy as np
 from msgspec.structs import replace
 
 from potluck.errors import PlanError
+from potluck.plan.cost.memory import peak_bytes
+from potluck.plan.cost.tables import Tables
 from potluck.plan.groups import equal_plan, proportional_shares, stage_by
-from potluck.plan.memory import peak_bytes
 from potluck.plan.published.asteroid import asteroid
 from potluck.plan.published.chains import ftpipehd, hetpipe
 from potluck.plan.published.dapple import dapple
 from potluck.plan.published.pipedream import pipedream
 from potluck.plan.published.uniform import Uniform
-from potluck.plan.tables import Tables
 from potluck.types import DeviceSpec, Member, ModelFacts, Plan, Profile, Stage
 
 

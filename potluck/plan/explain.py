@@ -6,13 +6,13 @@ from collections.abc import Callable, Sequence
 
 from msgspec.structs import replace
 
-from potluck.plan.cost import CostModel
-from potluck.plan.events import Simulated, simulate
+from potluck.plan.cost.memory import peak_bytes
+from potluck.plan.cost.round_time import CostModel
+from potluck.plan.cost.tables import Tables, ends
+from potluck.plan.cost.traffic import Messages, PlannedMessage
+from potluck.plan.events.event_simulation import Simulated, simulate
 from potluck.plan.groups import uncoupled
-from potluck.plan.memory import peak_bytes
-from potluck.plan.messages import Messages, PlannedMessage
-from potluck.plan.schedule import late_weights
-from potluck.plan.tables import Tables, ends
+from potluck.plan.schedule.one_f_one_b import late_weights
 from potluck.types import COORDINATOR, LinkProfile, ModelFacts, Plan, Profile, Stage
 
 _NEARLY_ALL = 0.85  # of a round: who is that busy is the bottleneck, whatever else

@@ -10,8 +10,8 @@ from typing import Literal
 import msgspec
 
 from potluck.errors import PlanError
-from potluck.plan.memory import MemoryUse, peak_bytes
-from potluck.plan.schedule import stage_of
+from potluck.plan.cost.memory import MemoryUse, peak_bytes
+from potluck.plan.schedule.one_f_one_b import stage_of
 from potluck.types import Block, Fleet, Member, ModelFacts, Plan, Stage
 
 MAX_FILE_BYTES = 1 << 20

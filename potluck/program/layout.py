@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 
-from potluck.plan.schedule import backlog, stage_of
+from potluck.plan.schedule.one_f_one_b import backlog, stage_of
 from potluck.program.blocks import value_bytes
 from potluck.program.carve import Carver, Piece
 from potluck.program.program import ProgramPair

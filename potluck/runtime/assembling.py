@@ -9,7 +9,7 @@ import torch
 from potluck.compute.runner import StageRunner, StageState
 from potluck.errors import LinkTimeout
 from potluck.memory_limit import start
-from potluck.plan.schedule import late_weights, stage_of
+from potluck.plan.schedule.one_f_one_b import late_weights, stage_of
 from potluck.program.blocks import value_bytes
 from potluck.program.layout import PlanLayout
 from potluck.program.program import ProgramPair

@@ -13,12 +13,12 @@ from potluck.control.cluster_words import ChangeKind, WantedChange
 from potluck.control.drift import Drift
 from potluck.control.setbacks import UnreachedPair
 from potluck.errors import OUT_OF_MEMORY, PlanError
-from potluck.plan.events import simulate
+from potluck.plan.cost.memory import peak_bytes
+from potluck.plan.cost.tables import Tables
+from potluck.plan.events.event_simulation import simulate
+from potluck.plan.events.refine import at_pace, busy_s
 from potluck.plan.groups import shareable
-from potluck.plan.memory import peak_bytes
-from potluck.plan.refine import at_pace, busy_s
-from potluck.plan.search import find_plan
-from potluck.plan.tables import Tables
+from potluck.plan.search.plan_search import find_plan
 from potluck.profile.borrow import with_lent_memory
 from potluck.profile.members import limited, of_devices, with_newcomer
 from potluck.recover.repartition import estranged

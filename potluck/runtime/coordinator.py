@@ -25,7 +25,7 @@ from potluck.metrics.records import (
     RunStarted,
     read,
 )
-from potluck.plan.schedule import ROUNDS_AHEAD
+from potluck.plan.schedule.one_f_one_b import ROUNDS_AHEAD
 from potluck.recover.copies import Copying, guardians, wards
 from potluck.recover.placement import Restart
 from potluck.runtime.evaluation import Evaluator, Judge, seen_before

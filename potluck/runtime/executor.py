@@ -12,7 +12,7 @@ import torch
 
 from potluck.compute.runner import Rows
 from potluck.plan.routes import Part
-from potluck.plan.schedule import Action, actions
+from potluck.plan.schedule.one_f_one_b import Action, actions
 from potluck.runtime.exchange import Exchange, Site, TensorMap
 from potluck.runtime.group import Reducer
 from potluck.runtime.stop_watch import StopWatch

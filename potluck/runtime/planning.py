@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from potluck.metrics.tally import Tally
 from potluck.plan.groups import shareable
-from potluck.plan.search import Found, find_plan
+from potluck.plan.search.plan_search import Found, find_plan
 from potluck.profile.store import Store
 from potluck.runtime.live_fleet import LiveFleet
 from potluck.runtime.options import Options

@@ -16,7 +16,7 @@ import msgspec
 from safetensors.torch import save as to_safetensors
 
 from potluck.errors import DeviceError
-from potluck.plan.resident import to_rehearse, with_resident
+from potluck.plan.cost.resident import to_rehearse, with_resident
 from potluck.profile.borrow import borrow, borrow_memory
 from potluck.profile.cells import row_counts
 from potluck.profile.late import share_late_parts

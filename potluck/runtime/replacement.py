@@ -11,11 +11,11 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from potluck.control.cluster_words import ComputePlan
 from potluck.control.setbacks import UnreachedPair
 from potluck.errors import PlanError, PotluckError
-from potluck.plan.events import simulate
+from potluck.plan.cost.memory import fits
+from potluck.plan.cost.tables import Tables
+from potluck.plan.events.event_simulation import simulate
 from potluck.plan.groups import shareable
-from potluck.plan.memory import fits
-from potluck.plan.search import find_plan
-from potluck.plan.tables import Tables
+from potluck.plan.search.plan_search import find_plan
 from potluck.plan.validate import validate
 from potluck.profile.members import of_devices
 from potluck.recover.copies import guardians

@@ -13,7 +13,7 @@ from potluck.compute.runner import StageState
 from potluck.control.agent import AgentState
 from potluck.control.agent_words import AgentEvent, Applied, Assembled, Evaluated, Refused, Reported, Reports
 from potluck.errors import Cancelled, DeviceError
-from potluck.plan.schedule import stage_of
+from potluck.plan.schedule.one_f_one_b import stage_of
 from potluck.program.program import ProgramPair, decode
 from potluck.runtime.assembling import put_together, site_of
 from potluck.runtime.committers import AskCoordinator, DecideAlone

@@ -1,6 +1,6 @@
 """Who adds up which gradients, in which order: decided alike on every device, from the plan alone.
 
-What `plan/buckets.py` says of bytes is done here with parameters, which are never cut.
+What `plan/cost/buckets.py` says of bytes is done here with parameters, which are never cut.
 """
 
 from __future__ import annotations
@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from potluck.plan.buckets import pieces
-from potluck.plan.summing import parts_of
+from potluck.plan.cost.buckets import pieces
+from potluck.plan.cost.summing import parts_of
 from potluck.types import Plan
 
 Holders = tuple[str, ...]  # devices, in the order of addition

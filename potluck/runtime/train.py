@@ -11,7 +11,7 @@ from potluck.job.job import Job
 from potluck.metrics.records import RECORDS, has_ended
 from potluck.paramserver.push_log import PUSHES, workers_of
 from potluck.plan.baselines import even_plan
-from potluck.plan.memory import SpanBytes, stage_bytes
+from potluck.plan.cost.memory import SpanBytes, stage_bytes
 from potluck.plan.validate import read_plan, validate
 from potluck.runtime.live_fleet import InterruptedRun, LiveFleet
 from potluck.runtime.options import Options

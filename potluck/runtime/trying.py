@@ -15,12 +15,12 @@ from pathlib import Path
 
 from potluck.metrics.folds import rounds
 from potluck.metrics.records import RECORDS, read
-from potluck.plan.events import simulate
+from potluck.plan.cost.tables import Tables
+from potluck.plan.events.event_simulation import simulate
+from potluck.plan.events.refine import Spent, corrected, levelled
 from potluck.plan.groups import shareable
-from potluck.plan.jury import Kind, kind_of
-from potluck.plan.refine import Spent, corrected, levelled
-from potluck.plan.search import Found, find_plan
-from potluck.plan.tables import Tables
+from potluck.plan.search.plan_search import Found, find_plan
+from potluck.plan.search.ranking import Kind, kind_of
 from potluck.profile.members import of_devices
 from potluck.runtime.live_fleet import LiveFleet
 from potluck.runtime.options import Options

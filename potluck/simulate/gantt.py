@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from html import escape
 
-from potluck.plan.events import Span
+from potluck.plan.events.event_simulation import Span
 from potluck.simulate.run import SimulatedRun
 from potluck.units import milliseconds
 

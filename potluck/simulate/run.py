@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from potluck.plan.events import Span, simulate
-from potluck.plan.memory import MemoryUse, peak_bytes
-from potluck.plan.schedule import stage_of
-from potluck.plan.tables import Tables
+from potluck.plan.cost.memory import MemoryUse, peak_bytes
+from potluck.plan.cost.tables import Tables
+from potluck.plan.events.event_simulation import Span, simulate
+from potluck.plan.schedule.one_f_one_b import stage_of
 from potluck.types import ModelFacts, Plan, Profile
 
 ROUNDS = 3  # simulated; the last one counts, as the first has to wait for its samples

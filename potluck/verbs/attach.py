@@ -64,7 +64,7 @@ def _interrupts() -> Iterator[threading.Event]:
 
 def follow(run_dir: Path, display: Display, interrupted: threading.Event) -> FoundRun:
     """Feeds a display with the records of a run, until its process is gone; an interrupt ends it."""
-    from potluck.plan.refine import busy_s  # numpy, which takes its time
+    from potluck.plan.events.refine import busy_s  # numpy, which takes its time
 
     records = Followed(run_dir)
     shown = _Shown(display, busy_s)

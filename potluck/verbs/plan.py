@@ -8,9 +8,9 @@ import click
 import msgspec
 
 from potluck.display.planning import code_line, columns, hanging, reasons, run_lines, shape_text
-from potluck.plan.events import Simulated
+from potluck.plan.events.event_simulation import Simulated
 from potluck.plan.explain import Explainer, bound_words
-from potluck.plan.search import Found
+from potluck.plan.search.plan_search import Found
 from potluck.settings.verb_settings import PlanSettings
 from potluck.simulate.run import SimulatedRun, run
 from potluck.types import Plan

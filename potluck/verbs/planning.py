@@ -12,7 +12,7 @@ from potluck.display.working import working
 from potluck.errors import InputError
 from potluck.plan.baselines import PLANNERS
 from potluck.plan.groups import shareable
-from potluck.plan.search import Found, find_plan
+from potluck.plan.search.plan_search import Found, find_plan
 from potluck.profile.store import load
 from potluck.settings.fleet_file import read_fleet
 from potluck.settings.verb_settings import PlanSettings

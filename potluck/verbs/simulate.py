@@ -14,7 +14,7 @@ from potluck.display.planning import change_words, columns, hanging, run_lines
 from potluck.display.working import working
 from potluck.errors import InputError, PlanError
 from potluck.plan.baselines import PLANNERS
-from potluck.plan.search import Found
+from potluck.plan.search.plan_search import Found
 from potluck.plan.validate import read_plan, validate
 from potluck.settings.verb_settings import PlanSettings
 from potluck.simulate.gantt import svg, text

@@ -22,7 +22,7 @@ from potluck.control.chaos import Fault
 from potluck.control.ledger import LEDGER, Ledger
 from potluck.errors import DeviceError, PotluckError
 from potluck.metrics.records import RECORDS, IncidentRecord, PlanAdopted, read
-from potluck.plan.search import find_plan
+from potluck.plan.search.plan_search import find_plan
 from potluck.runtime.live_fleet import LiveFleet
 from potluck.runtime.options import Options
 from potluck.runtime.prepare import PreparedJob, prepare_job

@@ -20,7 +20,7 @@ from potluck.errors import PotluckError
 from potluck.job.job import Job
 from potluck.metrics.folds import rounds
 from potluck.metrics.records import RECORDS, EvaluationRecord, IncidentRecord, read
-from potluck.plan.refine import corrected
+from potluck.plan.events.refine import corrected
 from potluck.runtime.live_fleet import LiveFleet
 from potluck.runtime.options import Options
 from potluck.runtime.planning import micro_batch_choices

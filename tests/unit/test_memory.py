@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from potluck.errors import PlanError
 from potluck.plan.baselines import balanced_cuts, even_plan
-from potluck.plan.memory import MemoryUse, peak_bytes
+from potluck.plan.cost.memory import MemoryUse, peak_bytes
 from potluck.plan.validate import validate
 from potluck.types import DeviceSpec, Feed, Fleet, Member, Plan, Sharing, Stage
 from tests.unit.builders import chain, facts, fleet

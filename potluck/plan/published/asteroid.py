@@ -15,10 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from potluck.errors import PlanError
+from potluck.plan.cost.tables import Array
 from potluck.plan.groups import stage_by
 from potluck.plan.published.asteroid_costs import Ground, Shares, Table, allocate
 from potluck.plan.published.uniform import Uniform
-from potluck.plan.tables import Array
 from potluck.types import ModelFacts, Plan, Profile, Sharing, Stage
 
 MOST_STAGES = 12

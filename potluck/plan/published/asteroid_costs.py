@@ -10,9 +10,9 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from potluck.plan.edges import Edges
-from potluck.plan.span_arrays import SpanArrays
-from potluck.plan.tables import Array, DeviceTables, Tables
+from potluck.plan.cost.edges import Edges
+from potluck.plan.cost.span_arrays import SpanArrays
+from potluck.plan.cost.tables import Array, DeviceTables, Tables
 from potluck.types import ModelFacts, Profile
 
 Shares = NDArray[np.int64]

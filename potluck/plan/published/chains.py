@@ -10,10 +10,10 @@ from itertools import pairwise
 
 import numpy as np
 
-from potluck.plan.edges import Edges
+from potluck.plan.cost.edges import Edges
+from potluck.plan.cost.tables import Array, Tables
 from potluck.plan.groups import equal_plan
 from potluck.plan.published.uniform import Uniform
-from potluck.plan.tables import Array, Tables
 from potluck.types import ModelFacts, Plan, Profile
 
 Cuts = list[tuple[int, int]]

@@ -13,10 +13,10 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from potluck.plan.cost.tables import Array
 from potluck.plan.groups import equal_plan
 from potluck.plan.published.pipedream import in_order
 from potluck.plan.published.uniform import Uniform
-from potluck.plan.tables import Array
 from potluck.types import ModelFacts, Plan, Profile
 
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from potluck.plan.cost.tables import Array
 from potluck.plan.groups import Run, equal_plan
 from potluck.plan.published.uniform import Uniform
-from potluck.plan.tables import Array
 from potluck.types import ModelFacts, Plan, Profile
 
 

@@ -6,8 +6,8 @@ from functools import lru_cache
 
 import numpy as np
 
-from potluck.plan.edges import Edges
-from potluck.plan.tables import Array, Tables
+from potluck.plan.cost.edges import Edges
+from potluck.plan.cost.tables import Array, Tables
 from potluck.types import COORDINATOR, ModelFacts, Profile
 
 

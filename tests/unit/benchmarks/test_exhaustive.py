@@ -6,7 +6,7 @@ import pytest
 
 from benchmarks.exhaustive import all_that_fit, best_of_all
 from benchmarks.planner_instances import instance
-from potluck.plan.cost import CostModel
+from potluck.plan.cost.round_time import CostModel
 
 
 @pytest.mark.parametrize("seed", range(4))

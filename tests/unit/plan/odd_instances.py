@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 from msgspec.structs import replace
 
-from potluck.plan.memory import peak_bytes
-from potluck.plan.tables import Tables
+from potluck.plan.cost.memory import peak_bytes
+from potluck.plan.cost.tables import Tables
 from potluck.types import (
     COORDINATOR,
     Block,

@@ -10,14 +10,14 @@ import pytest
 
 from potluck.errors import PlanError
 from potluck.plan.baselines import PLANNERS
-from potluck.plan.edges import Edges
-from potluck.plan.events import simulate
+from potluck.plan.cost.edges import Edges
+from potluck.plan.cost.memory import peak_bytes
+from potluck.plan.cost.tables import Tables
+from potluck.plan.events.event_simulation import simulate
 from potluck.plan.groups import busy_depths, proportional_shares, stage_by
-from potluck.plan.memory import peak_bytes
 from potluck.plan.published import asteroid, dapple
 from potluck.plan.published.asteroid_costs import Ground, allocate
 from potluck.plan.published.uniform import Uniform
-from potluck.plan.tables import Tables
 from potluck.plan.validate import validate
 from potluck.types import DeviceSpec, Fleet, ModelFacts, Plan, Profile
 from tests.unit.plan.instances import a_model, a_profile

@@ -10,8 +10,8 @@ from msgspec.structs import replace
 
 from benchmarks.exhaustive import every_shape
 from benchmarks.planner_instances import instance
-from potluck.plan.cost import CostModel, Shape
-from potluck.plan.events import simulate
+from potluck.plan.cost.round_time import CostModel, Shape
+from potluck.plan.events.event_simulation import simulate
 from potluck.types import COORDINATOR, BlockProfile, DeviceProfile, DeviceSpec, LinkProfile, Medium, Profile, Timing
 from tests.unit.builders import facts as chain_facts
 

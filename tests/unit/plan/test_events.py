@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from potluck.plan.baselines import PLANNERS
-from potluck.plan.events import simulate
+from potluck.plan.events.event_simulation import simulate
 from tests.unit.plan.instances import a_model, a_profile
 from tests.unit.plan.odd_instances import faster, odd_instance
 

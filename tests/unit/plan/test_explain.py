@@ -7,8 +7,8 @@ import re
 from msgspec.structs import replace
 
 from potluck.plan.baselines import PLANNERS
-from potluck.plan.cost import CostModel
-from potluck.plan.events import simulate
+from potluck.plan.cost.round_time import CostModel
+from potluck.plan.events.event_simulation import simulate
 from potluck.plan.explain import Explainer, bound_words, runner_up_words
 from potluck.types import Plan, Profile
 from tests.unit.plan.instances import a_model, a_profile
@@ -82,8 +82,8 @@ def test_a_cut_that_memory_forces_says_so() -> None:
     facts = a_model(0, 6)
     loose = a_profile(0, facts, [1.0, 1.0], bandwidth=None)
     plan = PLANNERS["1f1b"](facts, loose, 8, 8)
-    from potluck.plan.memory import peak_bytes
-    from potluck.plan.tables import Tables
+    from potluck.plan.cost.memory import peak_bytes
+    from potluck.plan.cost.tables import Tables
 
     uses = peak_bytes(plan, facts, tables=Tables(loose))
     tight = a_profile(0, facts, [1.0, 1.0], bandwidth=None, memory=[uses["d0"].total, uses["d1"].total])

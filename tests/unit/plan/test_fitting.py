@@ -7,11 +7,11 @@ import itertools
 import pytest
 
 from potluck.errors import PlanError
-from potluck.plan.fitting import fitting_plan, shortfall
-from potluck.plan.memory import SpanBytes, peak_bytes, stage_bytes
-from potluck.plan.search import find_plan
-from potluck.plan.span_arrays import SpanArrays
-from potluck.plan.tables import Tables
+from potluck.plan.cost.memory import SpanBytes, peak_bytes, stage_bytes
+from potluck.plan.cost.span_arrays import SpanArrays
+from potluck.plan.cost.tables import Tables
+from potluck.plan.search.fitting import fitting_plan, shortfall
+from potluck.plan.search.plan_search import find_plan
 from potluck.plan.validate import validate
 from potluck.types import Fleet, Profile
 from tests.unit.plan.instances import a_model, a_profile

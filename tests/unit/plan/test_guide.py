@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from potluck.plan.cost import CostModel, Shape
-from potluck.plan.guide import Guide
-from potluck.plan.tables import Tables
+from potluck.plan.cost.round_time import CostModel, Shape
+from potluck.plan.cost.tables import Tables
+from potluck.plan.search.cut_search import Guide
 from potluck.types import Profile
 from tests.unit.plan.instances import a_model, a_profile
 

@@ -6,12 +6,12 @@ import pytest
 from msgspec.structs import replace
 
 from potluck.plan.baselines import PLANNERS
-from potluck.plan.cost import CostModel
-from potluck.plan.events import Simulated, simulate
-from potluck.plan.jury import Jury, putting_off
-from potluck.plan.memory import peak_bytes
-from potluck.plan.search import Search, find_plan
-from potluck.plan.tables import Tables
+from potluck.plan.cost.memory import peak_bytes
+from potluck.plan.cost.round_time import CostModel
+from potluck.plan.cost.tables import Tables
+from potluck.plan.events.event_simulation import Simulated, simulate
+from potluck.plan.search.plan_search import Search, find_plan
+from potluck.plan.search.ranking import Jury, putting_off
 from potluck.types import Member, Plan, Profile, Stage
 from tests.unit.plan.instances import a_model, a_profile
 
@@ -89,7 +89,9 @@ def test_a_plan_that_is_behind_before_it_puts_off_is_still_tried(monkeypatch: py
     ahead = [cut_at(cut, micro_batches=2) for cut in range(1, 7)]
     behind = cut_at(4, micro_batches=6)
     times = {**dict.fromkeys(ahead, 1.0), behind: 3.6, putting_off(behind, 1, 3): 2.4}
-    monkeypatch.setattr("potluck.plan.jury.simulate", lambda plan, *_, **__: Simulated(times.get(plan, 9.0), {}))
+    monkeypatch.setattr(
+        "potluck.plan.search.ranking.simulate", lambda plan, *_, **__: Simulated(times.get(plan, 9.0), {})
+    )
     jury = Jury(facts, profile, Tables(profile), float("inf"))
     jury.hear((1.0, plan) for plan in (*ahead, behind))
     assert jury.best().plan in ahead
@@ -102,7 +104,7 @@ def test_the_fastest_plan_is_left_only_when_nothing_near_it_is_faster(monkeypatc
     profile = able(a_profile(0, facts, [1.0, 1.0], bandwidth=1e15))
     late = {cut: putting_off(cut_at(cut), 1, 2) for cut in range(1, 8)}
     times = {late[cut]: 1.0 + abs(cut - 6) for cut in late}
-    monkeypatch.setattr("potluck.plan.jury.simulate", lambda plan, *_, **__: Simulated(times[plan], {}))
+    monkeypatch.setattr("potluck.plan.search.ranking.simulate", lambda plan, *_, **__: Simulated(times[plan], {}))
     jury = Jury(facts, profile, Tables(profile), float("inf"))
     jury.hear([(1.0, late[2])])
 
@@ -122,7 +124,9 @@ def test_other_groups_are_tried_where_nothing_near_is_faster_with_weight_gradien
     here, there = cut_at(4), swapped(cut_at(4))
     better = putting_off(swapped(cut_at(5)), 1, 3)
     times = {here: 4.0, there: 5.0, putting_off(there, 1, 3): 3.0, better: 2.0}
-    monkeypatch.setattr("potluck.plan.jury.simulate", lambda plan, *_, **__: Simulated(times.get(plan, 9.0), {}))
+    monkeypatch.setattr(
+        "potluck.plan.search.ranking.simulate", lambda plan, *_, **__: Simulated(times.get(plan, 9.0), {})
+    )
     jury = Jury(facts, profile, Tables(profile), float("inf"))
     jury.hear([(1.0, here)])
     near = {putting_off(there, 1, 3): [(1.0, swapped(cut_at(5)))]}
@@ -135,7 +139,9 @@ def test_a_climb_starts_from_every_number_of_micro_batches(monkeypatch: pytest.M
     profile = able(a_profile(0, facts, [1.0, 1.0], bandwidth=1e15))
     ahead, behind, summit = cut_at(4, 2), cut_at(4, 6), cut_at(5, 6)
     times = {ahead: 1.0, behind: 3.6, summit: 2.4}
-    monkeypatch.setattr("potluck.plan.jury.simulate", lambda plan, *_, **__: Simulated(times.get(plan, 99.0), {}))
+    monkeypatch.setattr(
+        "potluck.plan.search.ranking.simulate", lambda plan, *_, **__: Simulated(times.get(plan, 99.0), {})
+    )
     jury = Jury(facts, profile, Tables(profile), float("inf"))
     jury.hear([(1.0, ahead), (1.0, behind)])
     jury.refine(lambda plan: [(1.0, summit)] if plan == behind else [], lambda plan: [])
@@ -152,7 +158,7 @@ def test_climbs_from_other_numbers_of_micro_batches_come_before_those_from_other
     group = tuple(Member(device=device, share=2) for device in ("d0", "d1"))
     together = Plan(micro_batch_size=4, micro_batches=2, stages=(Stage(blocks=(0, 8), group=group),))
     times = {ahead: 1.0, together: 1.1, behind: 3.6}
-    monkeypatch.setattr("potluck.plan.jury.simulate", lambda plan, *_, **__: Simulated(times[plan], {}))
+    monkeypatch.setattr("potluck.plan.search.ranking.simulate", lambda plan, *_, **__: Simulated(times[plan], {}))
     jury = Jury(facts, profile, Tables(profile), float("inf"))
     jury.hear((1.0, plan) for plan in times)
     starts: list[Plan] = []
@@ -170,7 +176,9 @@ def test_a_step_keeps_what_the_cost_model_says_of_it(monkeypatch: pytest.MonkeyP
     profile = able(a_profile(0, facts, [1.0, 1.0], bandwidth=1e15))
     start, better = cut_at(4), cut_at(5)
     times = {start: 2.0, better: 1.0}
-    monkeypatch.setattr("potluck.plan.jury.simulate", lambda plan, *_, **__: Simulated(times.get(plan, 9.0), {}))
+    monkeypatch.setattr(
+        "potluck.plan.search.ranking.simulate", lambda plan, *_, **__: Simulated(times.get(plan, 9.0), {})
+    )
     jury = Jury(facts, profile, Tables(profile), float("inf"))
     jury.hear([(2.5, start)])
     jury.refine(lambda plan: [(1.5, better)], lambda plan: [])

@@ -9,13 +9,13 @@ from msgspec.structs import replace
 
 from potluck.errors import PlanError
 from potluck.plan.baselines import PLANNERS
-from potluck.plan.bound import lower_bound_s
-from potluck.plan.cost import CostModel
-from potluck.plan.events import simulate
-from potluck.plan.messages import Messages
-from potluck.plan.search import Search, find_plan
-from potluck.plan.summing import summing_s
-from potluck.plan.tables import Tables
+from potluck.plan.cost.round_time import CostModel
+from potluck.plan.cost.summing import summing_s
+from potluck.plan.cost.tables import Tables
+from potluck.plan.cost.traffic import Messages
+from potluck.plan.events.event_simulation import simulate
+from potluck.plan.search.bound import lower_bound_s
+from potluck.plan.search.plan_search import Search, find_plan
 from potluck.types import Plan
 from tests.unit.plan.odd_instances import Odd, faster, odd_instance
 
@@ -99,7 +99,7 @@ def test_a_plan_is_found_where_one_fits_though_memory_is_tight() -> None:
 def test_a_plan_that_fits_is_given_even_if_the_search_finds_none(monkeypatch: pytest.MonkeyPatch) -> None:
     odd = odd_instance(256)
     monkeypatch.setattr(Search, "run", lambda self: [])
-    monkeypatch.setattr("potluck.plan.jury.PLANNERS", {})
+    monkeypatch.setattr("potluck.plan.search.ranking.PLANNERS", {})
     found = find_plan(odd.facts, odd.profile, [(odd.rows, odd.micro_batches)], seconds=5.0)
     assert odd.fits(found.plan)
 

@@ -6,10 +6,10 @@ import pytest
 from msgspec.structs import replace
 
 from potluck.plan.baselines import PLANNERS
-from potluck.plan.events import COMPUTES, simulate
-from potluck.plan.memory import peak_bytes
-from potluck.plan.refine import corrected, levelled
-from potluck.plan.tables import Tables
+from potluck.plan.cost.memory import peak_bytes
+from potluck.plan.cost.tables import Tables
+from potluck.plan.events.event_simulation import COMPUTES, simulate
+from potluck.plan.events.refine import corrected, levelled
 from potluck.types import Member, Plan, Profile, Stage
 from tests.unit.plan.instances import a_model, a_profile
 

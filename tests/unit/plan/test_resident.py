@@ -8,9 +8,9 @@ import pytest
 from msgspec.structs import replace
 
 from benchmarks.planner_instances import instance
-from potluck.plan.memory import SpanBytes, peak_bytes, stage_bytes
-from potluck.plan.resident import USUAL, to_rehearse, with_resident
-from potluck.plan.tables import DeviceTables, Tables
+from potluck.plan.cost.memory import SpanBytes, peak_bytes, stage_bytes
+from potluck.plan.cost.resident import USUAL, to_rehearse, with_resident
+from potluck.plan.cost.tables import DeviceTables, Tables
 from potluck.types import Member, Plan, Stage
 
 FACTS, PROFILE = instance(0, 1, 6, memory=False)

@@ -13,13 +13,13 @@ from msgspec.structs import replace
 from benchmarks.exhaustive import best_of_all
 from benchmarks.planner_instances import instance
 from potluck.errors import PlanError
-from potluck.plan.bound import lower_bound_s
-from potluck.plan.cost import CostModel
-from potluck.plan.events import Simulated, simulate
-from potluck.plan.jury import Jury, kind_of
-from potluck.plan.memory import peak_bytes
-from potluck.plan.search import Found, find_plan
-from potluck.plan.tables import Tables
+from potluck.plan.cost.memory import peak_bytes
+from potluck.plan.cost.round_time import CostModel
+from potluck.plan.cost.tables import Tables
+from potluck.plan.events.event_simulation import Simulated, simulate
+from potluck.plan.search.bound import lower_bound_s
+from potluck.plan.search.plan_search import Found, find_plan
+from potluck.plan.search.ranking import Jury, kind_of
 from potluck.plan.validate import validate
 from potluck.types import BlockProfile, Fleet, Member, ModelFacts, Plan, Profile, Stage
 from tests.unit.plan.instances import a_model, a_profile
@@ -221,7 +221,7 @@ def test_little_time_is_kept_to_and_a_plan_comes_out(
 
 def a_jury(round_s: dict[Plan, float], profile: Profile, facts: ModelFacts, monkeypatch: pytest.MonkeyPatch) -> Jury:
     """One that takes these times for simulated."""
-    monkeypatch.setattr("potluck.plan.jury.simulate", lambda plan, *_, **__: Simulated(round_s[plan], {}))
+    monkeypatch.setattr("potluck.plan.search.ranking.simulate", lambda plan, *_, **__: Simulated(round_s[plan], {}))
     jury = Jury(facts, profile, Tables(profile), float("inf"))
     jury.hear((1.0, plan) for plan in round_s)
     return jury

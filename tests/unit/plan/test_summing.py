@@ -7,9 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from potluck.plan.buckets import buckets, pieces
-from potluck.plan.summing import adding_weights, parts_of, summing_s
-from potluck.plan.tables import Tables
+from potluck.plan.cost.buckets import buckets, pieces
+from potluck.plan.cost.summing import adding_weights, parts_of, summing_s
+from potluck.plan.cost.tables import Tables
 from potluck.types import Member, Profile, Stage
 from tests.unit.plan.instances import a_model, a_profile
 

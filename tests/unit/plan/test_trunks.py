@@ -9,12 +9,12 @@ from msgspec.structs import replace
 
 from potluck.errors import PotluckError
 from potluck.plan.baselines import PLANNERS
-from potluck.plan.cost import CostModel
-from potluck.plan.events import simulate
+from potluck.plan.cost.round_time import CostModel
+from potluck.plan.cost.tables import Tables
+from potluck.plan.cost.traffic import Messages
+from potluck.plan.events.event_simulation import simulate
 from potluck.plan.explain import Explainer
-from potluck.plan.guide import Guide
-from potluck.plan.messages import Messages
-from potluck.plan.tables import Tables
+from potluck.plan.search.cut_search import Guide
 from potluck.types import COORDINATOR, LinkProfile, Medium, Member, ModelFacts, Plan, Profile, Stage
 from tests.unit.plan.instances import a_model, a_profile
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from potluck.plan.tables import Tables
+from potluck.plan.cost.tables import Tables
 from potluck.profile.members import of_devices, with_newcomer
 from potluck.types import COORDINATOR, DeviceSpec
 from tests.unit.plan.instances import a_model, a_profile

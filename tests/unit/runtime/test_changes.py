@@ -8,9 +8,9 @@ from typing import Any, cast
 from msgspec.structs import replace
 
 from potluck.plan.baselines import PLANNERS
-from potluck.plan.events import simulate
-from potluck.plan.memory import fits, peak_bytes
-from potluck.plan.tables import Tables
+from potluck.plan.cost.memory import fits, peak_bytes
+from potluck.plan.cost.tables import Tables
+from potluck.plan.events.event_simulation import simulate
 from potluck.runtime.changes import Replanner
 from potluck.runtime.options import Options
 from potluck.types import Profile, RoundRecord

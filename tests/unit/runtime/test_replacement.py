@@ -10,7 +10,7 @@ import pytest
 from potluck.control.cluster_words import ComputePlan
 from potluck.errors import PlanError
 from potluck.plan.baselines import PLANNERS
-from potluck.plan.events import simulate
+from potluck.plan.events.event_simulation import simulate
 from potluck.recover.repartition import candidates
 from potluck.runtime import replacement
 from potluck.runtime.replacement import Replacement

@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import pytest
 
-from potluck.plan.search import Found
+from potluck.plan.search.plan_search import Found
 from potluck.runtime import trying
 from potluck.runtime.live_fleet import LiveFleet
 from potluck.runtime.prepare import PreparedJob

@@ -9,9 +9,9 @@ from msgspec.structs import replace
 
 from potluck.errors import InputError
 from potluck.plan.baselines import PLANNERS
-from potluck.plan.events import simulate
-from potluck.plan.memory import peak_bytes
-from potluck.plan.tables import Tables
+from potluck.plan.cost.memory import peak_bytes
+from potluck.plan.cost.tables import Tables
+from potluck.plan.events.event_simulation import simulate
 from potluck.simulate.gantt import svg, text
 from potluck.simulate.run import run
 from potluck.simulate.what_if import slowed, with_all_links, with_device, with_link, without_device

@@ -7,8 +7,8 @@ from typing import Protocol
 
 from msgspec.structs import replace
 
-from potluck.plan.memory import SpanBytes, stage_bytes
-from potluck.plan.tables import DeviceTables
+from potluck.plan.cost.memory import SpanBytes, stage_bytes
+from potluck.plan.cost.tables import DeviceTables
 from potluck.types import DeviceProfile, ModelFacts
 
 USUAL = 1.3  # where nothing was rehearsed

@@ -6,7 +6,7 @@ import random
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import combinations, permutations, product
 
-from potluck.plan.guide import Guide
+from potluck.plan.search.cut_search import Guide
 
 Groups = tuple[tuple[str, ...], ...]
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from potluck.plan.cost import CostModel, Shape
-from potluck.plan.nearby import other_depths, ranges, shifted_cuts
-from potluck.plan.sequences import Groups
+from potluck.plan.cost.round_time import CostModel, Shape
+from potluck.plan.search.neighbours import other_depths, ranges, shifted_cuts
+from potluck.plan.search.sequences import Groups
 
 
 class Shapes:

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from potluck.plan.memory import SpanBytes
-from potluck.plan.tables import Array, DeviceTables
+from potluck.plan.cost.memory import SpanBytes
+from potluck.plan.cost.tables import Array, DeviceTables
 from potluck.types import ModelFacts
 from potluck.wire.link import DEFAULT_WINDOW_BYTES
 

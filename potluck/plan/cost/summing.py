@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from potluck.plan.tables import Array, Tables
+from potluck.plan.cost.tables import Array, Tables
 from potluck.types import Member
 
 _EACH = 20  # the weight of a member that adds up as much as any other

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from potluck.plan.summing import parts_of
+from potluck.plan.cost.summing import parts_of
 from potluck.types import Block, Stage
 
 _BUCKETS = 15  # about as many in a group,

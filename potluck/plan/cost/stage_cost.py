@@ -10,12 +10,12 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from potluck.plan.edges import Edges
-from potluck.plan.memory import SpanBytes, stage_bytes
-from potluck.plan.schedule import most_in_flight, turns
-from potluck.plan.shares import allocate
-from potluck.plan.summing import Summing, adding_weights, parts_of, summing_s
-from potluck.plan.tables import DeviceTables, Tables
+from potluck.plan.cost.edges import Edges
+from potluck.plan.cost.memory import SpanBytes, stage_bytes
+from potluck.plan.cost.shares import allocate
+from potluck.plan.cost.summing import Summing, adding_weights, parts_of, summing_s
+from potluck.plan.cost.tables import DeviceTables, Tables
+from potluck.plan.schedule.one_f_one_b import most_in_flight, turns
 from potluck.types import COORDINATOR, Member, ModelFacts, Sharing, Stage
 
 

@@ -13,10 +13,10 @@ from msgspec.structs import replace
 
 from potluck.errors import PlanError
 from potluck.plan.baselines import PLANNERS
-from potluck.plan.cost import CostModel
-from potluck.plan.events import simulate
-from potluck.plan.memory import fits
-from potluck.plan.tables import Tables
+from potluck.plan.cost.memory import fits
+from potluck.plan.cost.round_time import CostModel
+from potluck.plan.cost.tables import Tables
+from potluck.plan.events.event_simulation import simulate
 from potluck.types import ModelFacts, Plan, Profile, Stage
 
 WORTH_A_DEVICE = 0.01  # of a round: a device that gains less can only end the run

@@ -11,9 +11,9 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from potluck.plan.cost import CostModel
-from potluck.plan.sequences import Groups, all_sequences
-from potluck.plan.tables import Array, DeviceTables
+from potluck.plan.cost.round_time import CostModel
+from potluck.plan.cost.tables import Array, DeviceTables
+from potluck.plan.search.sequences import Groups, all_sequences
 
 THOROUGH_DEVICES = 5  # up to here every sequence of groups is looked at
 _STEP = 0.995  # the bound is found to within this factor

@@ -6,12 +6,12 @@ import itertools
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from potluck.plan.buckets import Bucket, buckets
-from potluck.plan.edges import Edges
+from potluck.plan.cost.buckets import Bucket, buckets
+from potluck.plan.cost.edges import Edges
+from potluck.plan.cost.summing import parts_of
+from potluck.plan.cost.tables import Tables
 from potluck.plan.routes import Route, routes, rows
-from potluck.plan.schedule import late_weights, stage_of
-from potluck.plan.summing import parts_of
-from potluck.plan.tables import Tables
+from potluck.plan.schedule.one_f_one_b import late_weights, stage_of
 from potluck.types import COORDINATOR, ModelFacts, Plan
 
 

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from potluck.plan.cost import CostModel
-from potluck.plan.summing import Summing, summing_s
-from potluck.plan.tables import Array, DeviceTables
+from potluck.plan.cost.round_time import CostModel
+from potluck.plan.cost.summing import Summing, summing_s
+from potluck.plan.cost.tables import Array, DeviceTables
 from potluck.wire.link import DEFAULT_WINDOW_BYTES
 
 LIMITS = 14  # rungs of the ladder

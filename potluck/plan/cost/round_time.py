@@ -1,7 +1,7 @@
 """The only cost model: how long a round of a plan takes, and whether it fits. Many plans at once, for the search.
 
-Seconds come from the recurrence of `plan/pipeline.py` over stations (`plan/station.py`), bytes from `plan/memory.py`.
-The event simulation (`plan/events.py`) walks the same action lists device by device and is the finer of the two; it
+Seconds come from the recurrence of `plan/cost/recurrence.py` over stations (`plan/cost/stage_cost.py`), bytes from `plan/cost/memory.py`.
+The event simulation (`plan/events/event_simulation.py`) walks the same action lists device by device and is the finer of the two; it
 differs where this model is coarse: a group by samples has one clock, of its slowest member and its busiest line; on
 half-duplex and shared media messages take turns in the order of the recurrence; feeds only bound the round from below.
 """
@@ -14,13 +14,13 @@ from dataclasses import dataclass
 import numpy as np
 from msgspec.structs import replace
 
-from potluck.plan.edges import StagePair
-from potluck.plan.pipeline import Pipeline, StationWork, Wire, finish_s
+from potluck.plan.cost.edges import StagePair
+from potluck.plan.cost.recurrence import Pipeline, StationWork, Wire, finish_s
+from potluck.plan.cost.shared_lines import Trunks
+from potluck.plan.cost.stage_cost import Station, Stations
+from potluck.plan.cost.tables import Array, Tables
 from potluck.plan.routes import Route, routes, rows
-from potluck.plan.schedule import ROUNDS_AHEAD
-from potluck.plan.station import Station, Stations
-from potluck.plan.tables import Array, Tables
-from potluck.plan.trunks import Trunks
+from potluck.plan.schedule.one_f_one_b import ROUNDS_AHEAD
 from potluck.types import ModelFacts, Plan, Profile
 
 StationLine = tuple[Station, ...]  # one plan: its stations in order

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 import msgspec
 
-from potluck.plan.schedule import backlog, in_flight, late_weights
-from potluck.plan.summing import parts_of
-from potluck.plan.tables import DeviceTables, Tables
+from potluck.plan.cost.summing import parts_of
+from potluck.plan.cost.tables import DeviceTables, Tables
+from potluck.plan.schedule.one_f_one_b import backlog, in_flight, late_weights
 from potluck.types import Block, ModelFacts, Plan, Stage, Value
 from potluck.wire.link import DEFAULT_WINDOW_BYTES
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 
-from potluck.plan.edges import StagePair
+from potluck.plan.cost.edges import StagePair
+from potluck.plan.cost.stage_cost import Station, Stations
+from potluck.plan.cost.summing import summing_parcels
 from potluck.plan.routes import routes, rows
-from potluck.plan.station import Station, Stations
-from potluck.plan.summing import summing_parcels
 from potluck.types import COORDINATOR, Member, Plan
 
 _Loads = Mapping[str, float]  # line → seconds, for each byte

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from potluck.plan.edges import StagePair
-from potluck.plan.tables import Array
+from potluck.plan.cost.edges import StagePair
+from potluck.plan.cost.tables import Array
 from potluck.types import Medium
 
 Places = NDArray[np.intp]

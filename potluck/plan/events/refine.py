@@ -8,10 +8,10 @@ from collections.abc import Mapping, Sequence
 
 from msgspec.structs import replace
 
-from potluck.plan.events import COMPUTES, simulate
+from potluck.plan.cost.memory import fits
+from potluck.plan.cost.tables import Tables
+from potluck.plan.events.event_simulation import COMPUTES, simulate
 from potluck.plan.groups import proportional_shares
-from potluck.plan.memory import fits
-from potluck.plan.tables import Tables
 from potluck.profile.cells import scaled
 from potluck.types import DeviceProfile, ModelFacts, Plan, Profile, Stage
 

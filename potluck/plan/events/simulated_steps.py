@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from potluck.plan.messages import Messages, PlannedMessage
+from potluck.plan.cost.traffic import Messages, PlannedMessage
 
 SUMMING = ("reduce", "sum")  # the phases of summing gradients
 MessageKey = tuple[object, ...]  # what names a message

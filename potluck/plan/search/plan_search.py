@@ -1,6 +1,6 @@
 """Finds a plan: which devices form which groups in which order, where to cut, how deep to run, what to recompute.
 
-The search moves through sequences of groups. For each, `plan/guide.py` proposes cuts and the cost model judges them;
+The search moves through sequences of groups. For each, `plan/search/cut_search.py` proposes cuts and the cost model judges them;
 the best are polished (cuts, depths, recomputation), and the best of those are ranked by the event simulation. With few
 devices every sequence is tried; with many, a local search starts from several orders of the devices. At any time there
 is a best plan so far, and the time given is kept.
@@ -16,14 +16,14 @@ from itertools import islice
 import numpy as np
 
 from potluck.errors import PlanError
-from potluck.plan.bound import lower_bound_s
-from potluck.plan.cost import CostModel, Shape, StationLine
-from potluck.plan.fitting import fitting_plan, shortfall
-from potluck.plan.guide import Guess, Guide
-from potluck.plan.jury import Judged, Jury, Others
-from potluck.plan.sequences import Groups, all_sequences, neighbours, shuffled, starts, without
-from potluck.plan.shapes import Shapes
-from potluck.plan.tables import Tables
+from potluck.plan.cost.round_time import CostModel, Shape, StationLine
+from potluck.plan.cost.tables import Tables
+from potluck.plan.search.bound import lower_bound_s
+from potluck.plan.search.cut_search import Guess, Guide
+from potluck.plan.search.fitting import fitting_plan, shortfall
+from potluck.plan.search.ranking import Judged, Jury, Others
+from potluck.plan.search.sequences import Groups, all_sequences, neighbours, shuffled, starts, without
+from potluck.plan.search.shapes import Shapes
 from potluck.types import ModelFacts, Plan, Profile
 
 EXHAUSTIVE_DEVICES = 4  # up to here every sequence of groups is tried
@@ -54,7 +54,7 @@ class Found:
     runner_up_s: float | None
     seconds: float  # spent searching
     tried: int  # plans judged
-    other_kinds: tuple[Found, ...] = ()  # the best plan that shares work in each other way (`plan/jury.py`)
+    other_kinds: tuple[Found, ...] = ()  # the best plan that shares work in each other way (`plan/search/ranking.py`)
 
 
 def find_plan(

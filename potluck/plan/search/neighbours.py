@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
 
-from potluck.plan.cost import Shape
+from potluck.plan.cost.round_time import Shape
 
 _FEW_CUTS = 4  # more than two are shifted together only where there are not more
 

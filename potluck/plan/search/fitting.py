@@ -10,8 +10,8 @@ import numpy as np
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from potluck.plan.span_arrays import SpanArrays
-from potluck.plan.tables import Array, DeviceTables, Tables
+from potluck.plan.cost.span_arrays import SpanArrays
+from potluck.plan.cost.tables import Array, DeviceTables, Tables
 from potluck.types import DeviceProfile, Member, ModelFacts, Plan, Profile, Stage
 from potluck.units import size_text
 
