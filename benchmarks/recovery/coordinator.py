@@ -21,7 +21,7 @@ import torch
 from benchmarks.recovery.heavy import Heavy, planned_anew
 from benchmarks.recovery.jobs import job_of
 from benchmarks.recovery.told import Told
-from potluck.control.cluster_words import Event, Order, Written
+from potluck.control.cluster_events import Event, Order, Written
 from potluck.runtime.live_fleet import LiveFleet
 from potluck.runtime.options import Options
 from potluck.runtime.prepare import PreparedJob, prepare_job

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from benchmarks.recovery.told import Told
 from potluck.control.cluster import newest
-from potluck.control.cluster_words import ComputePlan
+from potluck.control.cluster_events import ComputePlan
 from potluck.plan.groups import shareable
 from potluck.plan.search.plan_search import find_plan
 from potluck.profile.members import of_devices

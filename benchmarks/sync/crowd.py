@@ -2,7 +2,7 @@
 
     python -m benchmarks.sync.crowd --results benchmarks/results
 
-The policies of real runs under virtual time (`potluck/simulate/sync.py`), with workers of three speeds, each behind a
+The policies of real runs under virtual time (`potluck/simulate/push_policies.py`), with workers of three speeds, each behind a
 line of its own, and one server that takes 2 ms for a push: no testbed is needed, and about two minutes are enough. Of
 10,000 workers only the first 30 s are simulated, in which each pushes a few times at most: that server can take 15,000.
 """
@@ -22,7 +22,7 @@ from benchmarks.picture import document
 from benchmarks.sync.curves import PUSH_S, SPEEDS, STEP_S
 from potluck.paramserver.policies import choose
 from potluck.simulate.problem import Problem
-from potluck.simulate.sync import Crowd, Simulation
+from potluck.simulate.push_policies import Crowd, Simulation
 
 POLICIES = ("adsp", "ours", "local", "bsp")
 WORKERS = (10, 100, 1_000, 10_000)

@@ -2,7 +2,7 @@
 
     python -m benchmarks.sync.curves --results benchmarks/results
 
-The policies of real runs under virtual time (`potluck/simulate/sync.py`), on a quadratic loss that each worker sees
+The policies of real runs under virtual time (`potluck/simulate/push_policies.py`), on a quadratic loss that each worker sees
 through data of its own: no testbed is needed, and a minute is enough.
 """
 
@@ -21,7 +21,7 @@ import click
 from benchmarks.picture import document
 from potluck.paramserver.policies import choose
 from potluck.simulate.problem import Problem
-from potluck.simulate.sync import Crowd, Simulation
+from potluck.simulate.push_policies import Crowd, Simulation
 
 POLICIES = ("bsp", "ssp", "local", "adacomm", "adsp", "ours")
 STEP_S = 0.1  # of a worker of speed 1

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from potluck.metrics.records import PushRecord
-from potluck.paramserver.book import Entry, missing_and_repeated
+from potluck.paramserver.applied_pushes import Entry, missing_and_repeated
 
 
 class Audited(NamedTuple):

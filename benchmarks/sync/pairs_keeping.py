@@ -10,8 +10,8 @@ from pathlib import Path
 import torch
 
 from potluck.metrics.records import RECORDS, PushRecord, RecordLog
+from potluck.paramserver.messages import PushWords
 from potluck.paramserver.server import ParameterServer, Reply
-from potluck.runtime.push_words import PushWords
 from potluck.runtime.saver import SnapshotWriter
 from potluck.runtime.serving import Serving
 from potluck.tensors import checkpoint

@@ -2,7 +2,7 @@
 
 What it holds, and as of which round, is decided here; the tensors are elsewhere. A device never leaves a state that
 somebody may need before another one is whole, and says what it holds only when nothing changes it any more. It is
-driven by `runtime/agent.py` with threads and tensors, and by `simulate/cluster.py` with neither.
+driven by `runtime/agent.py` with threads and tensors, and by `simulate/simulated_run.py` with neither.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Literal
 
 from msgspec.structs import replace
 
-from potluck.control.agent_words import (
+from potluck.control.agent_events import (
     AgentEvent,
     AgentOrder,
     Applied,

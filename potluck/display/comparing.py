@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from potluck.display.planning import hanging, table
-from potluck.simulate.run import SimulatedRun
+from potluck.simulate.outlook import SimulatedRun
 from potluck.units import milliseconds, size_text
 
 _HEADINGS = ("planner", "round", "samples/s", "of the best", "busy", "devices", "stages", "micro-batches", "fits")

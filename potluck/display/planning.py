@@ -7,7 +7,7 @@ import textwrap
 from collections.abc import Iterable, Sequence
 
 from potluck.plan.explain import Explainer
-from potluck.simulate.run import DeviceRun, SimulatedRun
+from potluck.simulate.outlook import DeviceRun, SimulatedRun
 from potluck.types import ModelFacts, Plan
 from potluck.units import factor_text, milliseconds, size_text
 

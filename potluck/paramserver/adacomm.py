@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 
+from potluck.paramserver.events import Answer
 from potluck.paramserver.policy import Lockstep
-from potluck.paramserver.words import Answer
 
 _LEAST_ROUNDS = 5  # that all push between two decisions: a loss that rests on fewer is mostly chance
 

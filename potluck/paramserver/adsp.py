@@ -14,8 +14,8 @@ import math
 from dataclasses import dataclass, field
 
 from potluck.paramserver.curve import Reward, reward
+from potluck.paramserver.events import Answer, Report
 from potluck.paramserver.policy import Policy
-from potluck.paramserver.words import Answer, Report
 from potluck.types import Pace
 
 _GOAL = 0.9  # of the loss at the beginning of a search: what the rewards of different rates are compared by

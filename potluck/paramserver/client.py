@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 import math
 
-from potluck.paramserver.book import MOST_KEPT, Push
+from potluck.paramserver.applied_pushes import MOST_KEPT, Push
 from potluck.types import Pace
 
 FRESH_STEPS = 10  # after a pull, whose losses are taken for those of the weights that it pulled

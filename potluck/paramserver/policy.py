@@ -11,7 +11,7 @@ import math
 from collections import Counter
 from dataclasses import dataclass
 
-from potluck.paramserver.words import Answer, Report
+from potluck.paramserver.events import Answer, Report
 from potluck.types import Pace
 
 

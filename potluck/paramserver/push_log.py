@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 
 from potluck.errors import InputError, PotluckError
-from potluck.paramserver.book import Entry, Page, Seen
+from potluck.paramserver.applied_pushes import Entry, Page, Seen
 from potluck.types import Value
 
 PUSHES = "pushes.jsonl"

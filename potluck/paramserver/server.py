@@ -17,12 +17,12 @@ import msgspec
 import torch
 
 from potluck.errors import InputError, PotluckError
-from potluck.paramserver.book import Book, Push, Seen
+from potluck.paramserver.applied_pushes import Book, Push, Seen
+from potluck.paramserver.events import Answer, Report
 from potluck.paramserver.harm import Norms
 from potluck.paramserver.outer import outer_factors
 from potluck.paramserver.policy import Policy
 from potluck.paramserver.push_log import PUSHES, Entered, Pushed, PushLog
-from potluck.paramserver.words import Answer, Report
 from potluck.tensors.flat_vector import Flat
 from potluck.types import Pace
 

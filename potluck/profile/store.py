@@ -13,7 +13,7 @@ from typing import Any, Final, Literal, TypeVar
 import msgspec
 
 from potluck.errors import InputError
-from potluck.profile.check import check_device, check_network, check_profile
+from potluck.profile.plausibility import check_device, check_network, check_profile
 from potluck.types import DeviceProfile, DeviceSpec, LinkProfile, Medium, Profile, Value
 
 FORMAT: Final = 1

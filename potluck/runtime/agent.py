@@ -14,7 +14,7 @@ import torch
 from potluck import __version__
 from potluck.compute.runner import StageState
 from potluck.control.agent import AgentState, agent_transition
-from potluck.control.agent_words import (
+from potluck.control.agent_events import (
     AgentEvent,
     AgentOrder,
     Assemble,
@@ -40,7 +40,6 @@ from potluck.control.agent_words import (
 )
 from potluck.datasets.own_data import LocalData
 from potluck.errors import OUT_OF_MEMORY, Cancelled, DeviceError, InputError, LinkError, PotluckError
-from potluck.runtime.carriers import open_link
 from potluck.runtime.devices import host_words, is_out_of_memory
 from potluck.runtime.holding import CoordinatorClient, found_again, write_held
 from potluck.runtime.measuring import Surveyor
@@ -50,6 +49,7 @@ from potluck.runtime.stage_work import StageHolder
 from potluck.runtime.throttle import Throttle
 from potluck.types import DeviceSpec, Held
 from potluck.units import duration_text
+from potluck.wire.carriers import open_link
 from potluck.wire.channel import Disconnected
 from potluck.wire.link import Link
 from potluck.wire.messages import (

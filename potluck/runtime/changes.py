@@ -9,7 +9,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 from msgspec.structs import replace
 
-from potluck.control.cluster_words import ChangeKind, WantedChange
+from potluck.control.cluster_events import ChangeKind, WantedChange
 from potluck.control.drift import Drift
 from potluck.control.setbacks import UnreachedPair
 from potluck.errors import OUT_OF_MEMORY, PlanError

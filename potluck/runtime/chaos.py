@@ -6,7 +6,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from potluck.control.chaos import Fault, check_devices
+from potluck.control.fault_script import Fault, check_devices
 from potluck.metrics.records import RECORDS, IncidentRecord, PushRecord, Record, read
 from potluck.runtime.roster import Roster
 from potluck.types import RoundRecord

@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-from potluck.control.cluster_words import Again, Began, Broken, Commit, Event, IsReady, Lost, Order, Settle, Written
+from potluck.control.cluster_events import Again, Began, Broken, Commit, Event, IsReady, Lost, Order, Settle, Written
 from potluck.control.commit import Judgement, judge
 from potluck.control.ledger import Ledger, LedgerEntry, entry, loss_digest
 from potluck.errors import DeviceLost, InputError, LinkError, LinkTimeout, Overdue, PotluckError

@@ -10,8 +10,8 @@ import torch
 from potluck.compute.interpret import Code, Context, Registers
 from potluck.compute.randomness import Draw
 from potluck.model.probe import constant_tensor
+from potluck.paramserver.messages import HeldOut
 from potluck.program.program import Program
-from potluck.runtime.push_words import HeldOut
 
 
 class HeldOutLoss:

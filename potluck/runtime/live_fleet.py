@@ -7,11 +7,11 @@ import sys
 from types import TracebackType
 from typing import NamedTuple
 
-from potluck.runtime.carriers import open_link
 from potluck.runtime.local import LocalAgents
 from potluck.runtime.options import Options
 from potluck.runtime.roster import Roster
 from potluck.types import COORDINATOR, Fleet
+from potluck.wire.carriers import open_link
 from potluck.wire.control import ControlServer
 from potluck.wire.messages import FINISHED, FromAgent, FromCoordinator, Stop, Welcome
 

@@ -8,9 +8,9 @@ import torch
 
 from potluck.errors import LinkError
 from potluck.profile.cells import middle_mean
-from potluck.runtime.carriers import open_link
 from potluck.runtime.pace import CpuPace
 from potluck.tensors.parcels import pack, unpack
+from potluck.wire.carriers import open_link
 from potluck.wire.link import Link, Tag
 
 _MESSAGES = 16

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from potluck.control.chaos import Fault
+from potluck.control.fault_script import Fault
 from potluck.paramserver.policies import Choice
 from potluck.runtime.session import Watcher
 from potluck.types import Plan

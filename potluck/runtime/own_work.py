@@ -14,7 +14,6 @@ from potluck.datasets.class_names import difference
 from potluck.datasets.own_data import LocalData, WantedData, held_out_name
 from potluck.errors import DeviceError, InputError
 from potluck.program.program import ProgramPair, decode
-from potluck.runtime.carriers import open_link
 from potluck.runtime.devices import is_out_of_memory
 from potluck.runtime.extremes import extreme_samples, ranges
 from potluck.runtime.judge import HeldOutLoss
@@ -23,6 +22,7 @@ from potluck.runtime.throttle import Throttle
 from potluck.runtime.worker import PushLoop
 from potluck.tensors.snapshot import parse
 from potluck.types import COORDINATOR
+from potluck.wire.carriers import open_link
 from potluck.wire.link import Link
 from potluck.wire.messages import Durable, Load, Loaded, Met, Repace, Welcome, Work
 

@@ -20,10 +20,10 @@ from potluck.plan.cost.resident import to_rehearse, with_resident
 from potluck.profile.borrow import borrow, borrow_memory
 from potluck.profile.cells import row_counts
 from potluck.profile.late import share_late_parts
+from potluck.profile.line_sharing import Passage, passages, through
 from potluck.profile.network import DevicePair, Probing, Trunk, link_profiles, medium, pair_rounds, probe
 from potluck.profile.refresh import cell_to_retime, links_changed, refresh
 from potluck.profile.store import DeviceKey, Network, NetworkKey, Store
-from potluck.profile.trunks import Passage, passages, through
 from potluck.program.program import encode
 from potluck.runtime.live_fleet import LiveFleet
 from potluck.runtime.loading import first_samples

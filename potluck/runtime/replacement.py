@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 
-from potluck.control.cluster_words import ComputePlan
+from potluck.control.cluster_events import ComputePlan
 from potluck.control.setbacks import UnreachedPair
 from potluck.errors import PlanError, PotluckError
 from potluck.plan.cost.memory import fits

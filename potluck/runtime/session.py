@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from potluck.control.cluster_words import WantedChange
+from potluck.control.cluster_events import WantedChange
 from potluck.datasets.sample_order import DataOrder
 from potluck.job.job import Job
 from potluck.job.optimizers import Optimizer

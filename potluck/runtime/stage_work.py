@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from potluck.compute.runner import StageState
 from potluck.control.agent import AgentState
-from potluck.control.agent_words import AgentEvent, Applied, Assembled, Evaluated, Refused, Reported, Reports
+from potluck.control.agent_events import AgentEvent, Applied, Assembled, Evaluated, Refused, Reported, Reports
 from potluck.errors import Cancelled, DeviceError
 from potluck.plan.schedule.one_f_one_b import stage_of
 from potluck.program.program import ProgramPair, decode

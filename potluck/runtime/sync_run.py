@@ -19,7 +19,8 @@ from potluck.metrics.records import (
     SyncAdopted,
     read,
 )
-from potluck.paramserver.book import missing_and_repeated
+from potluck.paramserver.applied_pushes import missing_and_repeated
+from potluck.paramserver.messages import PushWords
 from potluck.paramserver.policies import Choice
 from potluck.paramserver.push_log import PUSHES, entries
 from potluck.paramserver.server import ParameterServer, Reply
@@ -30,7 +31,6 @@ from potluck.runtime.live_fleet import LiveFleet
 from potluck.runtime.offering import Offering
 from potluck.runtime.options import Options
 from potluck.runtime.prepare import PreparedJob
-from potluck.runtime.push_words import PushWords
 from potluck.runtime.run import TrainResult
 from potluck.runtime.run_folder import RunFolder
 from potluck.runtime.server_keeping import ServerKeeping

@@ -19,8 +19,8 @@ from potluck.metrics.records import (
     RunStarted,
     SyncAdopted,
 )
+from potluck.paramserver.messages import PushWords
 from potluck.paramserver.server import Reply
-from potluck.runtime.push_words import PushWords
 
 
 class SyncTally:

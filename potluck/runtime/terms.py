@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from msgspec.structs import replace
 
 from potluck.control.cluster import ClusterState, ClusterStep, opened, reopened, transition
-from potluck.control.cluster_words import (
+from potluck.control.cluster_events import (
     Adopt,
     Broken,
     Commit,

@@ -12,11 +12,11 @@ import torch
 
 from potluck.errors import Cancelled, DeviceError
 from potluck.memory_limit import beyond_limit
-from potluck.paramserver.book import Push
+from potluck.paramserver.applied_pushes import Push
 from potluck.paramserver.client import Client, Next
+from potluck.paramserver.messages import PATIENCE_S, PULL, PUSH, HeldOut, PullWords, PushWords
 from potluck.runtime.judge import HeldOutLoss
 from potluck.runtime.local_trainer import LocalTrainer
-from potluck.runtime.push_words import PATIENCE_S, PULL, PUSH, HeldOut, PullWords, PushWords
 from potluck.runtime.throttle import Throttle
 from potluck.tensors.vectors import receive_vector, send_vector
 from potluck.types import COORDINATOR, Pace

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Protocol
 
-from potluck.simulate.device import Device
+from potluck.simulate.simulated_device import Device
 from potluck.simulate.world import World
 from potluck.types import COORDINATOR
 from potluck.wire.messages import FromAgent, Leaving

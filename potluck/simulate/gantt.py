@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from html import escape
 
 from potluck.plan.events.event_simulation import Span
-from potluck.simulate.run import SimulatedRun
+from potluck.simulate.outlook import SimulatedRun
 from potluck.units import milliseconds
 
 COLOURS = {"forward": "#4878a8", "backward": "#8fb572", "weights": "#c5dcae", "reduce": "#d9a441", "update": "#a05c8c"}

@@ -12,7 +12,7 @@ from potluck.plan.events.event_simulation import Simulated
 from potluck.plan.explain import Explainer, bound_words
 from potluck.plan.search.plan_search import Found
 from potluck.settings.verb_settings import PlanSettings
-from potluck.simulate.run import SimulatedRun, run
+from potluck.simulate.outlook import SimulatedRun, run
 from potluck.types import Plan
 from potluck.units import milliseconds
 from potluck.verbs.measured import MeasuredJob

@@ -16,7 +16,7 @@ from potluck.plan.search.plan_search import Found, find_plan
 from potluck.profile.store import load
 from potluck.settings.fleet_file import read_fleet
 from potluck.settings.verb_settings import PlanSettings
-from potluck.simulate.run import SimulatedRun
+from potluck.simulate.outlook import SimulatedRun
 from potluck.types import Plan
 from potluck.verbs.here import local_fleet
 from potluck.verbs.measured import Check, MeasuredJob, measured

@@ -18,7 +18,7 @@ from potluck.plan.search.plan_search import Found
 from potluck.plan.validate import read_plan, validate
 from potluck.settings.verb_settings import PlanSettings
 from potluck.simulate.gantt import svg, text
-from potluck.simulate.run import SimulatedRun, run
+from potluck.simulate.outlook import SimulatedRun, run
 from potluck.types import DeviceSpec, Fleet, Plan
 from potluck.verbs.changes import WhatIfs, read_changes
 from potluck.verbs.measured import MeasuredJob

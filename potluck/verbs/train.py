@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import click
 import msgspec
 
-from potluck.control.chaos import Fault, check_devices, read_script
+from potluck.control.fault_script import Fault, check_devices, read_script
 from potluck.errors import InputError
 from potluck.job.job import Job, load_job
 from potluck.metrics.records import RECORDS, EvaluationRecord, RunEnded, read

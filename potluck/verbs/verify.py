@@ -9,7 +9,7 @@ import click
 
 from potluck.control.audit import Audit, audit
 from potluck.job.job import load_job
-from potluck.paramserver.book import audit as audit_pushes
+from potluck.paramserver.applied_pushes import audit as audit_pushes
 from potluck.paramserver.push_log import PUSHES, entries, workers_of
 from potluck.plan.validate import read_plan
 from potluck.settings.verb_settings import TrainSettings

@@ -14,7 +14,7 @@ from torch.nn import functional
 import potluck
 from potluck.datasets.digits import digits
 from potluck.paramserver.adsp import Adsp, Ours
-from potluck.paramserver.book import Push, audit
+from potluck.paramserver.applied_pushes import Push, audit
 from potluck.paramserver.client import Client, Next
 from potluck.paramserver.policy import Bsp, Lockstep, Policy
 from potluck.paramserver.push_log import PUSHES, entries

@@ -10,7 +10,7 @@ import signal
 import sys
 
 from potluck.cli import main
-from potluck.control.cluster_words import Event, Order, Written
+from potluck.control.cluster_events import Event, Order, Written
 from potluck.runtime.terms import Coordinator
 
 LAST = int(sys.argv.pop(1))

@@ -13,7 +13,7 @@ import numpy as np
 
 from potluck.datasets.digits import digits
 from potluck.metrics.records import RECORDS, EvaluationRecord, IncidentRecord, read
-from potluck.paramserver.book import Entry
+from potluck.paramserver.applied_pushes import Entry
 from potluck.paramserver.push_log import PUSHES, entries
 from tests.process.agents import ROOT, ended, free_port
 

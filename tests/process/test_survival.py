@@ -18,7 +18,7 @@ import torch
 from benchmarks.zoo import core_cases
 from benchmarks.zoo_jobs import case_job, cut, devices, grouped
 from potluck.control.audit import audit
-from potluck.control.chaos import Fault
+from potluck.control.fault_script import Fault
 from potluck.control.ledger import LEDGER, Ledger
 from potluck.errors import DeviceError, PotluckError
 from potluck.metrics.records import RECORDS, IncidentRecord, PlanAdopted, read

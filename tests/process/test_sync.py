@@ -14,7 +14,7 @@ import pytest
 from PIL import Image
 
 from potluck.metrics.records import RECORDS, PaceRecord, PushRecord, read
-from potluck.paramserver.book import audit
+from potluck.paramserver.applied_pushes import audit
 from tests.process.agents import ROOT, until
 from tests.process.sync_site import PATIENT_S, pushed_by, site
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from potluck.metrics.records import RECORDS, PushRecord, read
-from potluck.paramserver.book import audit, missing_and_repeated
+from potluck.paramserver.applied_pushes import audit, missing_and_repeated
 from tests.process.agents import until
 from tests.process.sync_site import PATIENT_S, Site, pushed_by, site
 

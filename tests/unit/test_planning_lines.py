@@ -7,7 +7,7 @@ import pytest
 from potluck.display.comparing import compare_lines
 from potluck.display.planning import change_words, hanging, run_lines, shape_text
 from potluck.plan.baselines import PLANNERS
-from potluck.simulate.run import SimulatedRun, run
+from potluck.simulate.outlook import SimulatedRun, run
 from potluck.simulate.what_if import slowed
 from potluck.types import Profile
 from potluck.units import factor_text

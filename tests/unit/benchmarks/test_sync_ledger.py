@@ -6,7 +6,7 @@ import pytest
 
 from benchmarks.sync.ledger import audited
 from potluck.metrics.records import PushRecord
-from potluck.paramserver.book import Entry, Push
+from potluck.paramserver.applied_pushes import Entry, Push
 
 
 def kept(*pushes: tuple[int, str, int]) -> list[Entry]:

@@ -13,10 +13,10 @@ import torch
 from benchmarks.sync.pairs import await_pushes, check
 from benchmarks.sync.pairs_keeping import PairsKeeping
 from potluck.metrics.records import RECORDS, PushRecord, read
-from potluck.paramserver.book import Push
+from potluck.paramserver.applied_pushes import Push
+from potluck.paramserver.messages import PushWords
 from potluck.paramserver.policy import Policy
 from potluck.paramserver.server import ParameterServer, Reply
-from potluck.runtime.push_words import PushWords
 
 SAID = PushWords(
     push=Push(worker="w0", incarnation=1, sequence=1, base=0, steps=1, samples=1, loss=1.0), overhead_s=0.0

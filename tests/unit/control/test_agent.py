@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from potluck.control.agent import AgentState, agent_transition
-from potluck.control.agent_words import (
+from potluck.control.agent_events import (
     AgentEvent,
     AgentOrder,
     Applied,
@@ -26,7 +26,7 @@ from potluck.control.agent_words import (
     TrainState,
 )
 from potluck.job.optimizers import SGD
-from potluck.simulate.pipeline import even
+from potluck.simulate.small_model import even
 from potluck.types import Held
 from potluck.wire.messages import Abandon, Begin, Holding, Interrupted, Prepare, Prepared, Ready, Stop, Stored, Verdict
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from potluck.control.chaos import Fault, check_devices, read_script
+from potluck.control.fault_script import Fault, check_devices, read_script
 from potluck.errors import InputError
 from potluck.metrics.records import IncidentRecord
 from potluck.runtime.chaos import report

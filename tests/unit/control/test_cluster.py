@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from potluck.control.cluster import ClusterState, ClusterStep, opened, reopened, transition
-from potluck.control.cluster_words import (
+from potluck.control.cluster_events import (
     Adopt,
     Again,
     Began,
@@ -31,7 +31,7 @@ from potluck.control.cluster_words import (
     WantedChange,
     Written,
 )
-from potluck.simulate.pipeline import SmallModel, even
+from potluck.simulate.small_model import SmallModel, even
 from potluck.types import COORDINATOR, Held, Plan
 
 MODEL = SmallModel()

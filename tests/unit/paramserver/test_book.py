@@ -7,7 +7,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from potluck.paramserver.book import MOST_KEPT, Book, Entry, Page, Push, audit, missing_and_repeated
+from potluck.paramserver.applied_pushes import MOST_KEPT, Book, Entry, Page, Push, audit, missing_and_repeated
 from potluck.paramserver.client import Client, Next
 from potluck.types import Pace
 

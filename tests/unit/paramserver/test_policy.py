@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 
 from potluck.paramserver.adacomm import AdaComm
 from potluck.paramserver.adsp import Adsp, Ours
-from potluck.paramserver.book import Push
+from potluck.paramserver.applied_pushes import Push
 from potluck.paramserver.client import Client, Next
+from potluck.paramserver.events import Answer, Report
 from potluck.paramserver.policies import POLICIES
 from potluck.paramserver.policy import Bsp, Lockstep, Policy, Ssp
-from potluck.paramserver.words import Answer, Report
 
 PERIOD_S = 10.0
 speeds = st.lists(st.floats(0.02, 1.0), min_size=1, max_size=6)

@@ -13,7 +13,7 @@ import torch
 
 from potluck.errors import InputError, PotluckError
 from potluck.paramserver.adsp import Ours
-from potluck.paramserver.book import Push, audit
+from potluck.paramserver.applied_pushes import Push, audit
 from potluck.paramserver.client import Client, Next
 from potluck.paramserver.outer import outer_factors
 from potluck.paramserver.policy import Bsp, Lockstep, Policy

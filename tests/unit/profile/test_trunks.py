@@ -7,8 +7,8 @@ from itertools import permutations
 
 import pytest
 
+from potluck.profile.line_sharing import MOST_ROOMS, Passage, passages, rooms, through
 from potluck.profile.network import DevicePair, Probing, link_profiles, pair_rounds
-from potluck.profile.trunks import MOST_ROOMS, Passage, passages, rooms, through
 from potluck.types import COORDINATOR
 
 INSIDE, BETWEEN = 1.2e8, 1.2e7

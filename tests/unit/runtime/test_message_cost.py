@@ -9,7 +9,7 @@ import pytest
 import torch
 from msgspec.structs import replace
 
-from potluck.profile.check import check_device
+from potluck.profile.plausibility import check_device
 from potluck.runtime import message_cost
 from potluck.runtime.message_cost import bytes_per_second
 from potluck.runtime.pace import CpuPace

@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import pytest
 
-from potluck.control.cluster_words import ComputePlan
+from potluck.control.cluster_events import ComputePlan
 from potluck.errors import PlanError
 from potluck.plan.baselines import PLANNERS
 from potluck.plan.events.event_simulation import simulate

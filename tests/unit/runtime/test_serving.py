@@ -11,12 +11,12 @@ import pytest
 import torch
 
 from potluck.errors import PotluckError
-from potluck.paramserver.book import Push
+from potluck.paramserver.applied_pushes import Push
+from potluck.paramserver.messages import PushWords
 from potluck.paramserver.policy import Policy
 from potluck.paramserver.push_log import PushLog
 from potluck.paramserver.server import ParameterServer, Reply
 from potluck.runtime import serving as under_test
-from potluck.runtime.push_words import PushWords
 from potluck.runtime.serving import Serving
 from potluck.wire.link import Link
 

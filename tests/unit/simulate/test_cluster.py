@@ -7,13 +7,13 @@ from msgspec.structs import replace
 
 from potluck.control import agent, cluster
 from potluck.control.agent import AgentState
-from potluck.control.agent_words import AgentEvent, Tell
+from potluck.control.agent_events import AgentEvent, Tell
 from potluck.control.cluster import ClusterState, ClusterStep
-from potluck.control.cluster_words import Commit, Event, Settle, Written
-from potluck.simulate import cluster as simulated
-from potluck.simulate import device as simulated_device
-from potluck.simulate.cluster import RunOutcome, SimulatedRun, simulate_run
-from potluck.simulate.device import Device
+from potluck.control.cluster_events import Commit, Event, Settle, Written
+from potluck.simulate import simulated_device
+from potluck.simulate import simulated_run as simulated
+from potluck.simulate.simulated_device import Device
+from potluck.simulate.simulated_run import RunOutcome, SimulatedRun, simulate_run
 from potluck.simulate.world import Disk, Violation
 from potluck.wire.messages import Abandon, Holding
 from tests.unit.simulate.wrong_devices import WRONG_DEVICES, NeverFlushes

@@ -13,7 +13,7 @@ from potluck.plan.cost.memory import peak_bytes
 from potluck.plan.cost.tables import Tables
 from potluck.plan.events.event_simulation import simulate
 from potluck.simulate.gantt import svg, text
-from potluck.simulate.run import run
+from potluck.simulate.outlook import run
 from potluck.simulate.what_if import slowed, with_all_links, with_device, with_link, without_device
 from potluck.types import COORDINATOR, DeviceSpec, LinkProfile, Profile
 from tests.unit.plan.instances import a_model, a_profile

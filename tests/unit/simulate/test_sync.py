@@ -11,7 +11,7 @@ from potluck.paramserver.adsp import Adsp, Ours
 from potluck.paramserver.policies import POLICIES
 from potluck.paramserver.policy import Bsp, Lockstep
 from potluck.simulate.problem import Problem
-from potluck.simulate.sync import Crowd, PushOutcome, Simulation
+from potluck.simulate.push_policies import Crowd, PushOutcome, Simulation
 
 PAPER = Crowd((0.1, 0.083, 0.3))  # speeds of 1 : 1.2 : 0.33
 TARGET = 0.18

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from potluck.simulate.device import Device, Numbers
+from potluck.simulate.simulated_device import Device, Numbers
 from potluck.simulate.world import Disk
 from potluck.types import Held
 

@@ -12,9 +12,9 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from potluck.control.agent_words import CoordinatorGone
+from potluck.control.agent_events import CoordinatorGone
 from potluck.control.cluster import ClusterState, ClusterStep, opened, reopened, transition
-from potluck.control.cluster_words import (
+from potluck.control.cluster_events import (
     Adopt,
     Began,
     Broken,
@@ -45,9 +45,9 @@ from potluck.control.cluster_words import (
 from potluck.job.optimizers import SGD
 from potluck.recover.copies import Copying, guardians, wards
 from potluck.recover.repartition import nearest
-from potluck.simulate.device import Device, Numbers, start_number, trained
 from potluck.simulate.faults import Faults
-from potluck.simulate.pipeline import BLOCKS, SmallModel, even, seconds
+from potluck.simulate.simulated_device import Device, Numbers, start_number, trained
+from potluck.simulate.small_model import BLOCKS, SmallModel, even, seconds
 from potluck.simulate.world import Disk, Violation, World
 from potluck.types import COORDINATOR, Move
 from potluck.wire import messages

@@ -6,7 +6,7 @@ from typing import Literal
 
 import msgspec
 
-from potluck.paramserver.book import Push
+from potluck.paramserver.applied_pushes import Push
 from potluck.types import Pace
 
 # For a push, or an answer for which others may have to push first; the control channel says that somebody is gone.

@@ -14,11 +14,11 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from potluck.paramserver.book import Book, Push
+from potluck.paramserver.applied_pushes import Book, Push
 from potluck.paramserver.client import Client, Next
+from potluck.paramserver.events import Answer, Report
 from potluck.paramserver.outer import outer_factors
 from potluck.paramserver.policy import Policy
-from potluck.paramserver.words import Answer, Report
 from potluck.simulate.problem import Problem, Vector
 from potluck.types import Pace
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Protocol
 
 from potluck.control.agent import AgentState, agent_transition
-from potluck.control.agent_words import (
+from potluck.control.agent_events import (
     AgentEvent,
     AgentOrder,
     Applied,
