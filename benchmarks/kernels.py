@@ -17,9 +17,9 @@ import torch
 
 from benchmarks.throughput.machine import machine
 from benchmarks.workloads import WORKLOADS, workload
+from potluck.device.measure.bench import Bench, Rig
 from potluck.program.carve import Carver
 from potluck.program.program import Kernels
-from potluck.runtime.bench import Bench, Rig
 from potluck.runtime.loading import first_samples
 from potluck.runtime.prepare import PreparedJob, prepare_job
 

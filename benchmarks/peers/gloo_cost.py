@@ -26,7 +26,7 @@ import torch.distributed as dist
 
 from benchmarks.peers.program import FAILED, Watchdog, leave
 from benchmarks.peers.ranks import Place, joined
-from potluck.runtime.devices import settle_heap
+from potluck.device.host.device_kinds import settle_heap
 from potluck.settings.local_address import address_towards, resolve
 from potluck.wire.link import Tag
 from potluck.wire.zmq_link import ZmqLink

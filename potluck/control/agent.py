@@ -2,7 +2,7 @@
 
 What it holds, and as of which round, is decided here; the tensors are elsewhere. A device never leaves a state that
 somebody may need before another one is whole, and says what it holds only when nothing changes it any more. It is
-driven by `runtime/agent.py` with threads and tensors, and by `simulate/simulated_run.py` with neither.
+driven by `device/agent.py` with threads and tensors, and by `simulate/simulated_run.py` with neither.
 """
 
 from __future__ import annotations

@@ -15,6 +15,7 @@ from typing import IO
 import msgspec
 from safetensors.torch import save as to_safetensors
 
+from potluck.device.measure.memory_trial import IN_FLIGHT
 from potluck.errors import DeviceError
 from potluck.plan.cost.resident import to_rehearse, with_resident
 from potluck.profile.borrow import borrow, borrow_memory
@@ -28,7 +29,6 @@ from potluck.program.program import encode
 from potluck.runtime.live_fleet import LiveFleet
 from potluck.runtime.loading import first_samples
 from potluck.runtime.prepare import PreparedJob
-from potluck.runtime.rehearsal import IN_FLIGHT
 from potluck.types import COORDINATOR, DeviceProfile, Profile, Timing
 from potluck.wire.messages import Echo, Measure, Measured, MeasureProgress, Meet, Probe, Probed
 

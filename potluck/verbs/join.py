@@ -38,7 +38,7 @@ def join(address: str, settings: JoinSettings) -> int:
         speed=settings.speed,
     )
     from potluck.datasets.own_data import read_all
-    from potluck.runtime.agent_process import run_agent
+    from potluck.device.process import run_agent
 
     data = read_all(settings.data)
 

@@ -13,13 +13,13 @@ from torch.nn import functional
 
 import potluck
 from potluck.datasets.digits import digits
+from potluck.device.pushing.local_trainer import LocalTrainer
 from potluck.paramserver.adsp import Adsp, Ours
 from potluck.paramserver.applied_pushes import Push, audit
 from potluck.paramserver.client import Client, Next
 from potluck.paramserver.policy import Bsp, Lockstep, Policy
 from potluck.paramserver.push_log import PUSHES, entries
 from potluck.paramserver.server import ParameterServer, Release, Reply
-from potluck.runtime.local_trainer import LocalTrainer
 from potluck.runtime.prepare import PreparedJob, prepare_job
 from potluck.runtime.reference import UncutRun
 from potluck.tensors.model_state import buffer_names

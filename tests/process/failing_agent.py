@@ -10,7 +10,7 @@ import signal
 import sys
 from pathlib import Path
 
-from potluck.runtime.agent_process import run_agent
+from potluck.device.process import run_agent
 from potluck.types import DeviceSpec
 
 

@@ -10,7 +10,7 @@ import sys
 import time
 from pathlib import Path
 
-from potluck.runtime.agent_process import run_agent
+from potluck.device.process import run_agent
 from potluck.types import DeviceSpec
 
 JUMP_S = 300.0

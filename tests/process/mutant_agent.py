@@ -11,7 +11,7 @@ from typing import Any
 
 from potluck.compute.runner import StageRunner
 from potluck.compute.stage_optimizer import StageOptimizer
-from potluck.runtime.agent_process import run_agent
+from potluck.device.process import run_agent
 from potluck.types import DeviceSpec
 from potluck.wire.mailbox import Mailbox
 

@@ -1,4 +1,4 @@
-"""Steps of the event simulation, and those of summing gradients: as `runtime/group.py` does it, in virtual time."""
+"""Steps of the event simulation, and those of summing gradients: as `device/stage/reduce.py` does it, in virtual time."""
 
 from __future__ import annotations
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
+from potluck.device.stage.bundles import Bundle, take, total
 from potluck.errors import LinkError
-from potluck.runtime.bundles import Bundle, take, total
 
 LARGE = 200_000  # elements: over half a megabyte
 PARAMETERS = {

@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from potluck.compute.runner import StageState
-from potluck.runtime import copier as copying
-from potluck.runtime.copier import Copier
-from potluck.runtime.keeper import Keeper
+from potluck.device import copier as copying
+from potluck.device.copier import Copier
+from potluck.device.keeper import Keeper
 from potluck.types import CopyLine, Held
 from potluck.wire.zmq_link import ZmqLink
 

@@ -13,14 +13,14 @@ from torch import nn
 from torch.nn import functional
 
 from potluck.datasets.own_data import LocalData
+from potluck.device.host.throttle import Throttle
+from potluck.device.pushing.held_out_loss import HeldOutLoss
+from potluck.device.pushing.local_trainer import LocalTrainer
+from potluck.device.pushing.own_work import OwnWork
+from potluck.device.pushing.push_loop import PushLoop
 from potluck.job.optimizers import SGD
 from potluck.model.build import build
 from potluck.program.program import ProgramPair, decode, encode
-from potluck.runtime.judge import HeldOutLoss
-from potluck.runtime.local_trainer import LocalTrainer
-from potluck.runtime.own_work import OwnWork
-from potluck.runtime.throttle import Throttle
-from potluck.runtime.worker import PushLoop
 from potluck.wire.messages import FeedSpec, Load, Loaded
 
 CPU = torch.device("cpu")

@@ -11,14 +11,14 @@ from torch import nn
 
 import potluck
 from potluck.compute.runner import Rows, StageRunner, StageState
+from potluck.device.measure.bench import Bench, Rig
+from potluck.device.measure.block_times import _ENOUGH, end_of, measure_blocks, page_faults, retime, warmest
+from potluck.device.measure.live_bytes import StorageMeter
 from potluck.errors import DeviceError
 from potluck.profile.cells import only
-from potluck.profile.live_bytes import StorageMeter
 from potluck.program.carve import Carver
 from potluck.program.signature import signature
-from potluck.runtime.bench import Bench, Rig
 from potluck.runtime.loading import first_samples
-from potluck.runtime.measure_blocks import _ENOUGH, end_of, measure_blocks, page_faults, retime, warmest
 from potluck.runtime.prepare import PreparedJob, prepare_job
 
 ROWS = 4
@@ -293,7 +293,7 @@ def test_a_block_is_measured_once_it_touches_no_new_memory(
 
     monkeypatch.setattr(Bench, "__init__", kept)
     monkeypatch.setattr(Bench, "chunk", chunk)
-    monkeypatch.setattr("potluck.runtime.measure_blocks.page_faults", lambda: touched[0])
+    monkeypatch.setattr("potluck.device.measure.block_times.page_faults", lambda: touched[0])
     rig = rig_of(prepared)
     blocks, _ = measure_blocks(rig, (ROWS,), 5.0, [1.0] * rig.programs.train.block_count)
     assert {only(block, ROWS).forward_s for block in blocks} == {1.0}
@@ -313,8 +313,8 @@ def test_a_slow_block_gets_time_to_become_warm(prepared: PreparedJob, monkeypatc
         return (10.0, 1.0) if cold else (1.0, 1.0)
 
     monkeypatch.setattr(Bench, "chunk", chunk)
-    monkeypatch.setattr("potluck.runtime.measure_blocks.page_faults", lambda: touched[0])
-    monkeypatch.setattr("potluck.runtime.measure_blocks.time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr("potluck.device.measure.block_times.page_faults", lambda: touched[0])
+    monkeypatch.setattr("potluck.device.measure.block_times.time", SimpleNamespace(monotonic=lambda: now[0]))
     rig = rig_of(prepared)
     others = tuple(range(ROWS + 1, ROWS + 10))  # the share of a block is a twelfth of the time: less than four passes
     found, _ = measure_blocks(rig, (ROWS, *others), 100.0, [1.0] * rig.programs.train.block_count)
@@ -332,7 +332,7 @@ def test_a_block_that_touches_new_memory_for_ever_is_measured_all_the_same(
     prepared: PreparedJob, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     faults = itertools.count(0, 10_000)
-    monkeypatch.setattr("potluck.runtime.measure_blocks.page_faults", lambda: next(faults))
+    monkeypatch.setattr("potluck.device.measure.block_times.page_faults", lambda: next(faults))
     rig = rig_of(prepared)
     blocks, _ = measure_blocks(rig, (ROWS,), 5.0, [1.0] * rig.programs.train.block_count)
     assert all(only(block, ROWS).measured for block in blocks)

@@ -9,10 +9,10 @@ import pytest
 import torch
 from msgspec.structs import replace
 
+from potluck.device.host.cpu_pace import CpuPace
+from potluck.device.measure import message_cost
+from potluck.device.measure.message_cost import bytes_per_second
 from potluck.profile.plausibility import check_device
-from potluck.runtime import message_cost
-from potluck.runtime.message_cost import bytes_per_second
-from potluck.runtime.pace import CpuPace
 from tests.unit.plan.instances import a_model, a_profile
 
 

@@ -13,12 +13,12 @@ from torch import nn
 from torch.nn import functional
 
 from potluck.datasets.own_data import LocalData
+from potluck.device.host.throttle import Throttle
+from potluck.device.pushing.extremes import extreme_samples, ranges
+from potluck.device.pushing.own_work import OwnWork
 from potluck.job.optimizers import SGD
 from potluck.model.build import build
 from potluck.program.program import encode
-from potluck.runtime.extremes import extreme_samples, ranges
-from potluck.runtime.own_work import OwnWork
-from potluck.runtime.throttle import Throttle
 from potluck.wire.messages import FeedSpec, Load, Loaded
 
 CPU = torch.device("cpu")

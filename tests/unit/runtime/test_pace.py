@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from potluck.runtime.pace import CpuPace
+from potluck.device.host.cpu_pace import CpuPace
 
 
 def test_a_quota_stretches_cpu_seconds() -> None:

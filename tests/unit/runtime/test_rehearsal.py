@@ -11,14 +11,14 @@ from torch import nn
 
 import potluck
 from potluck.compute.runner import StageRunner
+from potluck.device.measure import memory_trial as rehearsal
+from potluck.device.measure.bench import Rig
+from potluck.device.measure.block_times import measure_blocks
+from potluck.device.measure.memory_trial import BRIEF, FULL, MemoryTrials, TooSlow, extent_for
+from potluck.device.measure.reconcile import reconcile
 from potluck.program.carve import Carver
-from potluck.runtime import rehearsal
-from potluck.runtime.bench import Rig
 from potluck.runtime.loading import first_samples
-from potluck.runtime.measure_blocks import measure_blocks
 from potluck.runtime.prepare import PreparedJob, prepare_job
-from potluck.runtime.reconcile import reconcile
-from potluck.runtime.rehearsal import BRIEF, FULL, MemoryTrials, TooSlow, extent_for
 
 ROWS, WIDTH = 64, 1024
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from potluck.runtime.stop_watch import StopWatch
+from potluck.device.host.stop_watch import StopWatch
 
 
 def test_every_moment_belongs_to_one_kind() -> None:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from potluck.runtime.sums import share_sums
+from potluck.device.stage.sums import share_sums
 from potluck.types import Member, Plan, Stage
 
 

@@ -8,7 +8,7 @@ import sys
 STEP = """
 import sys
 import torch
-from potluck.runtime.warm_up import warm_up
+from potluck.device.host.warm_up import warm_up
 warm_up(torch.device("cpu"))
 known = set(sys.modules)
 model = torch.nn.Linear(4, 4)

@@ -20,7 +20,13 @@ def misbehave(order: Misbehave, slow: Callable[[float], None], leave: Callable[[
         case "kill":
             os.kill(os.getpid(), signal.SIGKILL)
         case "freeze":
-            command = [sys.executable, "-m", "potluck.runtime.misbehaviour", str(os.getpid()), repr(order.seconds)]
+            command = [
+                sys.executable,
+                "-m",
+                "potluck.device.host.faults_on_order",
+                str(os.getpid()),
+                repr(order.seconds),
+            ]
             subprocess.Popen(command, stdin=subprocess.DEVNULL, start_new_session=True)
         case "slow":
             slow(order.factor)

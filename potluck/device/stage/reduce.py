@@ -1,6 +1,6 @@
 """Sums gradients over everybody who holds a parameter: the members of a group, and stages that share a tied weight.
 
-Every parameter has one device that adds up, in a fixed order, and gives the sum back (`runtime/sums.py` says who). So
+Every parameter has one device that adds up, in a fixed order, and gives the sum back (`device/stage/sums.py` says who). So
 all holders get the same bits, and no device carries more than its part of the traffic. On a CPU this goes on during
 the last backward of a round: whenever a bucket of gradients is complete, it is sent, and what has arrived is added up.
 """
@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from potluck.runtime.bundles import Bundle, take, total
-from potluck.runtime.exchange import Site
-from potluck.runtime.group_statistics import Statistics, merged, read, written
-from potluck.runtime.sums import ParameterBucket, Sums
+from potluck.device.stage.bundles import Bundle, take, total
+from potluck.device.stage.exchange import Site
+from potluck.device.stage.statistics import Statistics, merged, read, written
+from potluck.device.stage.sums import ParameterBucket, Sums
 from potluck.tensors.parcels import pack, unpack
 from potluck.wire.link import Tag
 

@@ -10,14 +10,14 @@ from concurrent.futures import ThreadPoolExecutor
 import msgspec
 import torch
 
+from potluck.device.host.throttle import Throttle
+from potluck.device.pushing.held_out_loss import HeldOutLoss
+from potluck.device.pushing.local_trainer import LocalTrainer
 from potluck.errors import Cancelled, DeviceError
 from potluck.memory_limit import beyond_limit
 from potluck.paramserver.applied_pushes import Push
 from potluck.paramserver.client import Client, Next
 from potluck.paramserver.messages import PATIENCE_S, PULL, PUSH, HeldOut, PullWords, PushWords
-from potluck.runtime.judge import HeldOutLoss
-from potluck.runtime.local_trainer import LocalTrainer
-from potluck.runtime.throttle import Throttle
 from potluck.tensors.vectors import receive_vector, send_vector
 from potluck.types import COORDINATOR, Pace
 from potluck.wire.link import Link

@@ -17,7 +17,7 @@ from typing import NamedTuple
 import torch
 
 from potluck.compute.runner import Rows, StageRunner, StageState
-from potluck.runtime.bench import Rig, random_gradients, random_inputs, random_weights
+from potluck.device.measure.bench import Rig, random_gradients, random_inputs, random_weights
 
 IN_FLIGHT = 2  # micro-batches between forward and backward
 _STEP = 3  # times as long as a forward pass alone

@@ -8,8 +8,8 @@ from collections.abc import Iterable, Sequence
 
 from msgspec.structs import replace
 
+from potluck.device.measure.bench import Bench, Rig
 from potluck.profile.cells import only
-from potluck.runtime.bench import Bench, Rig
 from potluck.types import BlockProfile
 
 _SAMPLES = 5

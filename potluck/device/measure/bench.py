@@ -12,12 +12,12 @@ import torch
 from potluck.compute.interpret import torch_constant
 from potluck.compute.kernels import channels_last
 from potluck.compute.runner import Rows, StageRunner, StageState
+from potluck.device.host.cpu_pace import CpuPace
+from potluck.device.host.throttle import Throttle
+from potluck.device.measure.live_bytes import meter, storage_bytes
 from potluck.job.optimizers import Optimizer
-from potluck.profile.live_bytes import meter, storage_bytes
 from potluck.program.carve import Carver, Piece
 from potluck.program.program import Program, ProgramPair, shape_of
-from potluck.runtime.pace import CpuPace
-from potluck.runtime.throttle import Throttle
 
 _CHUNK_S = 0.01  # a sample lasts so long: a period of a CPU quota, and sleeps of emulated devices that are exact
 

@@ -7,15 +7,15 @@ import threading
 import torch
 
 from potluck.compute.runner import StageRunner, StageState
+from potluck.device.keeper import Keeper, joined, subset
+from potluck.device.stage.exchange import Site
+from potluck.device.stage.sums import Sums, share_sums
 from potluck.errors import LinkTimeout
 from potluck.memory_limit import start
 from potluck.plan.schedule.one_f_one_b import late_weights, stage_of
 from potluck.program.blocks import value_bytes
 from potluck.program.layout import PlanLayout
 from potluck.program.program import ProgramPair
-from potluck.runtime.exchange import Site
-from potluck.runtime.keeper import Keeper, joined, subset
-from potluck.runtime.sums import Sums, share_sums
 from potluck.tensors.state_transfer import receive_state, send_state
 from potluck.wire.link import Link
 from potluck.wire.messages import Prepare

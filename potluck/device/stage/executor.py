@@ -11,13 +11,13 @@ import msgspec
 import torch
 
 from potluck.compute.runner import Rows
+from potluck.device.host.stop_watch import StopWatch
+from potluck.device.host.throttle import Throttle
+from potluck.device.stage.exchange import Exchange, Site, TensorMap
+from potluck.device.stage.reduce import Reducer
+from potluck.device.stage.sums import Sums
 from potluck.plan.routes import Part
 from potluck.plan.schedule.one_f_one_b import Action, actions
-from potluck.runtime.exchange import Exchange, Site, TensorMap
-from potluck.runtime.group import Reducer
-from potluck.runtime.stop_watch import StopWatch
-from potluck.runtime.sums import Sums
-from potluck.runtime.throttle import Throttle
 from potluck.tensors.parcels import pack
 from potluck.types import COORDINATOR
 from potluck.wire.link import Tag

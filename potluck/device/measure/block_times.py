@@ -10,12 +10,12 @@ from dataclasses import dataclass, field
 from msgspec.structs import replace
 
 from potluck.compute.kernels import channels_last
+from potluck.device.measure.bench import Bench, LateParts, Rig
 from potluck.errors import DeviceError
 from potluck.profile.cells import BlockSize, Cell, cell_order, fill, middle_mean, only
 from potluck.program.blocks import value_bytes
 from potluck.program.carve import has_backward
 from potluck.program.signature import signature
-from potluck.runtime.bench import Bench, LateParts, Rig
 from potluck.types import BlockProfile, Timing
 
 try:

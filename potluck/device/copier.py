@@ -11,10 +11,10 @@ from contextlib import contextmanager
 from msgspec.structs import replace
 
 from potluck.compute.runner import StageState
+from potluck.device.keeper import Keeper, copied
 from potluck.errors import LinkError
 from potluck.memory_limit import beyond_limit
 from potluck.recover.copies import copy_rate
-from potluck.runtime.keeper import Keeper, copied
 from potluck.tensors.state_transfer import receive_state, send_state
 from potluck.types import CopyLine, Held
 from potluck.wire.link import Link

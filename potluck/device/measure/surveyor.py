@@ -9,16 +9,16 @@ import psutil
 import torch
 from safetensors.torch import load
 
+from potluck.device.host.cpu_pace import CpuPace
+from potluck.device.measure.bench import Rig
+from potluck.device.measure.block_times import measure_blocks, retime
+from potluck.device.measure.memory_trial import MemoryTrials, TooSlow
+from potluck.device.measure.message_cost import message_cost
+from potluck.device.measure.reconcile import reconcile
 from potluck.errors import DeviceError
 from potluck.profile.network import probe
 from potluck.program.carve import Carver
 from potluck.program.program import decode
-from potluck.runtime.bench import Rig
-from potluck.runtime.measure_blocks import measure_blocks, retime
-from potluck.runtime.message_cost import message_cost
-from potluck.runtime.pace import CpuPace
-from potluck.runtime.reconcile import reconcile
-from potluck.runtime.rehearsal import MemoryTrials, TooSlow
 from potluck.types import DeviceProfile, DeviceSpec
 from potluck.wire.control import ControlClient
 from potluck.wire.link import Link

@@ -10,7 +10,7 @@ import statistics
 import time
 from collections import deque
 
-from potluck.runtime.throttle import Throttle
+from potluck.device.host.throttle import Throttle
 
 _FIRST, _FIRST_S = 3, 1.0  # windows to start from, and most seconds for them: slow emulated devices rest long
 _WINDOW_S = 0.1  # many periods of a quota

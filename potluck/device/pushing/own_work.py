@@ -12,14 +12,14 @@ import torch
 
 from potluck.datasets.class_names import difference
 from potluck.datasets.own_data import LocalData, WantedData, held_out_name
+from potluck.device.host.device_kinds import is_out_of_memory
+from potluck.device.host.throttle import Throttle
+from potluck.device.pushing.extremes import extreme_samples, ranges
+from potluck.device.pushing.held_out_loss import HeldOutLoss
+from potluck.device.pushing.local_trainer import LocalTrainer
+from potluck.device.pushing.push_loop import PushLoop
 from potluck.errors import DeviceError, InputError
 from potluck.program.program import ProgramPair, decode
-from potluck.runtime.devices import is_out_of_memory
-from potluck.runtime.extremes import extreme_samples, ranges
-from potluck.runtime.judge import HeldOutLoss
-from potluck.runtime.local_trainer import LocalTrainer
-from potluck.runtime.throttle import Throttle
-from potluck.runtime.worker import PushLoop
 from potluck.tensors.snapshot import parse
 from potluck.types import COORDINATOR
 from potluck.wire.carriers import open_link

@@ -39,14 +39,14 @@ from potluck.control.agent_events import (
     Works,
 )
 from potluck.datasets.own_data import LocalData
+from potluck.device.host.device_kinds import host_words, is_out_of_memory
+from potluck.device.host.faults_on_order import misbehave
+from potluck.device.host.throttle import Throttle
+from potluck.device.measure.surveyor import Surveyor
+from potluck.device.orphaned import CoordinatorClient, found_again, write_held
+from potluck.device.pushing.own_work import OwnWork
+from potluck.device.stage_holder import StageHolder
 from potluck.errors import OUT_OF_MEMORY, Cancelled, DeviceError, InputError, LinkError, PotluckError
-from potluck.runtime.devices import host_words, is_out_of_memory
-from potluck.runtime.holding import CoordinatorClient, found_again, write_held
-from potluck.runtime.measuring import Surveyor
-from potluck.runtime.misbehaviour import misbehave
-from potluck.runtime.own_work import OwnWork
-from potluck.runtime.stage_work import StageHolder
-from potluck.runtime.throttle import Throttle
 from potluck.types import DeviceSpec, Held
 from potluck.units import duration_text
 from potluck.wire.carriers import open_link

@@ -10,10 +10,10 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 
 from potluck.datasets.own_data import LocalData
-from potluck.runtime.agent import Agent
-from potluck.runtime.devices import settle
-from potluck.runtime.holding import CoordinatorClient
-from potluck.runtime.warm_up import warm_up
+from potluck.device.agent import Agent
+from potluck.device.host.device_kinds import settle
+from potluck.device.host.warm_up import warm_up
+from potluck.device.orphaned import CoordinatorClient
 from potluck.types import DeviceSpec
 from potluck.units import duration_text
 from potluck.wire.control import ControlClient

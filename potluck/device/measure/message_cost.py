@@ -6,9 +6,9 @@ import time
 
 import torch
 
+from potluck.device.host.cpu_pace import CpuPace
 from potluck.errors import LinkError
 from potluck.profile.cells import middle_mean
-from potluck.runtime.pace import CpuPace
 from potluck.tensors.parcels import pack, unpack
 from potluck.wire.carriers import open_link
 from potluck.wire.link import Link, Tag
