@@ -7,10 +7,10 @@ from dataclasses import replace
 import torch
 
 from benchmarks.case import Case
+from potluck.coordinator.samples.loading import training_loader
+from potluck.coordinator.samples.prepared_job import PreparedJob
 from potluck.model.forms import LABEL, call_model
 from potluck.plan.routes import micro_batch_sizes
-from potluck.runtime.loading import training_loader
-from potluck.runtime.prepare import PreparedJob
 from potluck.runtime.verify import run_uncut
 from potluck.types import Member, Plan, Stage
 

@@ -17,11 +17,11 @@ import torch
 
 from benchmarks.throughput.machine import machine
 from benchmarks.workloads import WORKLOADS, workload
+from potluck.coordinator.samples.loading import first_samples
+from potluck.coordinator.samples.prepared_job import PreparedJob, prepare_job
 from potluck.device.measure.bench import Bench, Rig
 from potluck.program.carve import Carver
 from potluck.program.program import Kernels
-from potluck.runtime.loading import first_samples
-from potluck.runtime.prepare import PreparedJob, prepare_job
 
 ROWS = {"mobilenet_v2": 60, "resnet50": 60, "efficientnet_b1": 40, "bert_small": 16, "gpt_10m": 8}
 BATCH = 240

@@ -24,15 +24,15 @@ import torch
 from benchmarks import workloads
 from benchmarks.workloads import Workload
 from benchmarks.zoo_jobs import devices
+from potluck.coordinator.fleet.live_fleet import LiveFleet
+from potluck.coordinator.options import Options
+from potluck.coordinator.samples.loading import training_loader
+from potluck.coordinator.samples.prepared_job import PreparedJob, prepare_job
+from potluck.coordinator.training import run_on
 from potluck.metrics.folds import rounds as round_records
 from potluck.metrics.records import RECORDS, read
 from potluck.model.forms import LABEL, call_model
 from potluck.plan.baselines import even_plan
-from potluck.runtime.live_fleet import LiveFleet
-from potluck.runtime.loading import training_loader
-from potluck.runtime.options import Options
-from potluck.runtime.prepare import PreparedJob, prepare_job
-from potluck.runtime.run import run_on
 from potluck.types import Fleet, Member, Plan, Stage
 
 SIZES = {"mobilenet_v2": (16, 8), "gpt_10m": (4, 8)}  # samples of a micro-batch, micro-batches of a round

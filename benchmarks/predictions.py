@@ -15,17 +15,17 @@ from typing import Any
 import numpy as np
 
 from benchmarks.overhead import workload
+from potluck.coordinator.fleet.fleet_profile import MeasuringTime, profile_fleet
+from potluck.coordinator.fleet.live_fleet import LiveFleet
+from potluck.coordinator.options import Options
+from potluck.coordinator.samples.prepared_job import PreparedJob, prepare_job
+from potluck.coordinator.training import run_on
 from potluck.errors import PlanError
 from potluck.plan.baselines import PLANNERS
 from potluck.plan.cost.memory import peak_bytes
 from potluck.plan.cost.tables import Tables
 from potluck.plan.events.event_simulation import simulate
 from potluck.plan.search.plan_search import find_plan
-from potluck.runtime.live_fleet import LiveFleet
-from potluck.runtime.options import Options
-from potluck.runtime.prepare import PreparedJob, prepare_job
-from potluck.runtime.profiling import MeasuringTime, profile_fleet
-from potluck.runtime.run import run_on
 from potluck.types import DeviceSpec, Fleet, Plan, Profile
 
 QUICK_ROUNDS, FULL_ROUNDS = 4, 5  # the first two do not count

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from potluck.coordinator.options import Options
+    from potluck.coordinator.training import TrainResult
     from potluck.job.job import Job, Pad
     from potluck.job.learning_rates import Constant, Cosine, Linear, Step
     from potluck.job.optimizers import SGD, Adagrad, Adam, AdamW, ParamGroup, RMSprop
     from potluck.model.empty import empty_weights
-    from potluck.runtime.options import Options
-    from potluck.runtime.run import TrainResult
     from potluck.runtime.train import train
     from potluck.types import DeviceSpec, Fleet, Member, Plan, Stage
 
@@ -38,7 +38,7 @@ _HOMES = {
     "Member": "potluck.types",
     "Plan": "potluck.types",
     "Stage": "potluck.types",
-    "Options": "potluck.runtime.options",
+    "Options": "potluck.coordinator.options",
     "train": "potluck.runtime.train",
     "TrainResult": "potluck.runtime.train",
 }

@@ -40,7 +40,7 @@ from benchmarks.testbed import Testbed, TestbedMissing, check_machine, ended_by_
 from benchmarks.throughput.cells import FLEETS
 from benchmarks.throughput.machine import machine
 from benchmarks.throughput.measure import say
-from potluck.runtime.prepare import prepare_job
+from potluck.coordinator.samples.prepared_job import prepare_job
 
 LARGE = "resnet50"
 COPIED_AFTER = {LARGE: 20, CNN: 5}  # rounds: copies are whole by then

@@ -13,8 +13,8 @@ from benchmarks.recovery.session import LOOK_S, RUN_S, Outcome, Setup, end_all, 
 from benchmarks.testbed import Testbed, join_all
 from benchmarks.throughput.measure import say
 from benchmarks.throughput.others import unhurried
+from potluck.coordinator.run_folder.term_log import TERMS
 from potluck.metrics.records import RECORDS, read_from
-from potluck.runtime.term_log import TERMS
 from potluck.types import RoundRecord
 
 VICTIM = "nx"  # which has a stage alone

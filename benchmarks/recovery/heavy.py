@@ -10,11 +10,11 @@ from msgspec.structs import replace
 from benchmarks.recovery.told import Told
 from potluck.control.cluster import newest
 from potluck.control.cluster_events import ComputePlan
+from potluck.coordinator.samples.prepared_job import PreparedJob
 from potluck.plan.groups import shareable
 from potluck.plan.search.plan_search import find_plan
 from potluck.profile.members import of_devices
 from potluck.recover.placement import recovery_point, restart_at
-from potluck.runtime.prepare import PreparedJob
 from potluck.tensors.state_transfer import receive_state
 from potluck.types import COORDINATOR, Held, Member, Plan, Profile, Stage
 from potluck.wire.messages import Prepare, Prepared

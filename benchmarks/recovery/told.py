@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 
-from potluck.runtime.terms import Coordinator
+from potluck.coordinator.coordinator import Coordinator
 from potluck.types import Plan
 
 

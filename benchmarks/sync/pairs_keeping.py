@@ -9,16 +9,16 @@ from pathlib import Path
 
 import torch
 
+from potluck.coordinator.serving.push_threads import Serving
+from potluck.coordinator.serving.snapshot_writer import SnapshotWriter
 from potluck.metrics.records import RECORDS, PushRecord, RecordLog
 from potluck.paramserver.messages import PushWords
 from potluck.paramserver.server import ParameterServer, Reply
-from potluck.runtime.saver import SnapshotWriter
-from potluck.runtime.serving import Serving
 from potluck.tensors import checkpoint
 
 
 class PairsKeeping:
-    """As `potluck/runtime/server_keeping.py`, without a job: nothing is judged, and no checkpoint is for a user."""
+    """As `potluck/coordinator/serving/server_keeping.py`, without a job: nothing is judged, and no checkpoint is for a user."""
 
     def __init__(self, folder: Path) -> None:
         self._folder, self._records, self._lock = folder, RecordLog(folder / RECORDS), threading.Lock()

@@ -23,6 +23,10 @@ import torch
 
 from benchmarks.throughput.cells import OURS, micro_batches
 from benchmarks.workloads import workload
+from potluck.coordinator.fleet.fleet_profile import MeasuringTime, profile_fleet
+from potluck.coordinator.fleet.live_fleet import LiveFleet
+from potluck.coordinator.options import Options
+from potluck.coordinator.samples.prepared_job import PreparedJob, prepare_job
 from potluck.errors import PlanError, PotluckError
 from potluck.plan.baselines import PLANNERS
 from potluck.plan.cost.memory import peak_bytes
@@ -31,10 +35,6 @@ from potluck.plan.events.event_simulation import simulate
 from potluck.plan.events.refine import Spent
 from potluck.plan.groups import shareable
 from potluck.profile.store import Store
-from potluck.runtime.live_fleet import LiveFleet
-from potluck.runtime.options import Options
-from potluck.runtime.prepare import PreparedJob, prepare_job
-from potluck.runtime.profiling import MeasuringTime, profile_fleet
 from potluck.runtime.trying import Tries, a_few_rounds, try_plans
 from potluck.types import Plan, Profile
 

@@ -3,7 +3,7 @@
 A term goes through these phases: *preparing* (devices put their states together), *training* (round after round). When
 somebody is lost, devices do not reach each other, or the plan is to change, the term is given up: *asking* (who holds
 what), perhaps *seeking* (who is the cause), *planning* (for those who are left), and the next term is prepared. It is
-driven by `runtime/terms.py` with sockets and clocks, and by `simulate/simulated_run.py` with neither.
+driven by `coordinator/coordinator.py` with sockets and clocks, and by `simulate/simulated_run.py` with neither.
 """
 
 from __future__ import annotations

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from potluck.coordinator.fleet.fleet_profile import MeasuringTime, profile_fleet
+from potluck.coordinator.fleet.live_fleet import LiveFleet
+from potluck.coordinator.options import Options
+from potluck.coordinator.samples.prepared_job import PreparedJob
 from potluck.metrics.tally import Tally
 from potluck.plan.groups import shareable
 from potluck.plan.search.plan_search import Found, find_plan
 from potluck.profile.store import Store
-from potluck.runtime.live_fleet import LiveFleet
-from potluck.runtime.options import Options
-from potluck.runtime.prepare import PreparedJob
-from potluck.runtime.profiling import MeasuringTime, profile_fleet
 from potluck.runtime.trying import Tries, try_plans
 from potluck.types import Profile
 from potluck.units import duration_text, milliseconds

@@ -6,6 +6,15 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
+from potluck.coordinator.fleet.live_fleet import InterruptedRun, LiveFleet
+from potluck.coordinator.options import Options
+from potluck.coordinator.run_folder.folder import check_resumable, kept_profile, known_run
+from potluck.coordinator.run_folder.folder_names import new_run_dir
+from potluck.coordinator.run_folder.process_record import RunProcess
+from potluck.coordinator.run_folder.term_log import TERMS, read_terms
+from potluck.coordinator.samples.prepared_job import PreparedJob, prepare_job
+from potluck.coordinator.serving.serving_run import run_sync
+from potluck.coordinator.training import TrainResult, run_on
 from potluck.errors import InputError
 from potluck.job.job import Job
 from potluck.metrics.records import RECORDS, has_ended
@@ -13,16 +22,7 @@ from potluck.paramserver.push_log import PUSHES, workers_of
 from potluck.plan.baselines import even_plan
 from potluck.plan.cost.memory import SpanBytes, stage_bytes
 from potluck.plan.validate import read_plan, validate
-from potluck.runtime.live_fleet import InterruptedRun, LiveFleet
-from potluck.runtime.options import Options
 from potluck.runtime.planning import plan_for
-from potluck.runtime.prepare import PreparedJob, prepare_job
-from potluck.runtime.run import TrainResult, run_on
-from potluck.runtime.run_dirs import new_run_dir
-from potluck.runtime.run_folder import check_resumable, kept_profile, known_run
-from potluck.runtime.run_process import RunProcess
-from potluck.runtime.sync_run import run_sync
-from potluck.runtime.term_log import TERMS, read_terms
 from potluck.types import DeviceSpec, Fleet, Plan
 
 

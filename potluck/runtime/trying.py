@@ -13,6 +13,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from potluck.coordinator.fleet.live_fleet import LiveFleet
+from potluck.coordinator.options import Options
+from potluck.coordinator.samples.prepared_job import PreparedJob
+from potluck.coordinator.training import run_on
 from potluck.metrics.folds import rounds
 from potluck.metrics.records import RECORDS, read
 from potluck.plan.cost.tables import Tables
@@ -22,10 +26,6 @@ from potluck.plan.groups import shareable
 from potluck.plan.search.plan_search import Found, find_plan
 from potluck.plan.search.ranking import Kind, kind_of
 from potluck.profile.members import of_devices
-from potluck.runtime.live_fleet import LiveFleet
-from potluck.runtime.options import Options
-from potluck.runtime.prepare import PreparedJob
-from potluck.runtime.run import run_on
 from potluck.types import Plan, Profile, RoundRecord
 from potluck.units import milliseconds
 

@@ -15,21 +15,21 @@ from typing import Any
 import torch
 
 from potluck.control.ledger import LEDGER, Ledger
+from potluck.coordinator.fleet.live_fleet import LiveFleet
+from potluck.coordinator.options import Options
+from potluck.coordinator.samples.loading import training_loader
+from potluck.coordinator.samples.prepared_job import PreparedJob, prepare_job
+from potluck.coordinator.training import run_on
 from potluck.errors import InputError, PotluckError
 from potluck.job.job import Job
 from potluck.job.learning_rates import multiplier
 from potluck.model.build import as_module
 from potluck.plan.exactness import why_not_uncut
 from potluck.plan.routes import micro_batch_sizes
-from potluck.runtime.live_fleet import LiveFleet
-from potluck.runtime.loading import training_loader
-from potluck.runtime.options import Options
-from potluck.runtime.prepare import PreparedJob, prepare_job
-from potluck.runtime.reference import UncutRun
-from potluck.runtime.run import run_on
 from potluck.runtime.train import choose_plan
 from potluck.tensors.checkpoint import load, newest
 from potluck.types import Fleet, Plan
+from potluck.uncut.uncut_run import UncutRun
 
 TOLERANCE = 1e-8
 _LOW_PRECISION = ("bfloat16", "float16", "float32")

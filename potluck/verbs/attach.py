@@ -11,11 +11,11 @@ from pathlib import Path
 
 import click
 
+from potluck.coordinator.run_folder.process_record import alive, written
 from potluck.display.choose import Display, open_display
 from potluck.errors import DeviceError, PotluckError
 from potluck.failures import StoppedByUser, traceback_kept
 from potluck.metrics.records import Record
-from potluck.runtime.run_process import alive, written
 from potluck.stopping import EXIT_INTERRUPTED
 from potluck.types import RoundRecord
 from potluck.verbs.run_log import last_line

@@ -23,8 +23,8 @@ def demo(devices: str, run_dir: Path | None, *, as_json: bool) -> int:
     given = ", ".join(f"{device.speed:g}" for device in fleet.devices)
     title = f"potluck demo: one model on {len(fleet.devices)} devices, of speed {given}"
     with terminal(title, "loading PyTorch", as_json=as_json) as it:
+        from potluck.coordinator.run_folder.folder_names import new_run_dir
         from potluck.demo_job import job, test_labels
-        from potluck.runtime.run_dirs import new_run_dir
         from potluck.runtime.train import train
 
         it.display.judged_by(job.best_metric[0])

@@ -14,11 +14,11 @@ from typing import Any, BinaryIO
 
 import click
 
+from potluck.coordinator.run_folder.folder_names import make, new_run_dir, remove_empty
+from potluck.coordinator.run_folder.process_record import ProcessFacts, alive, written
 from potluck.display.working import working
 from potluck.errors import InputError, PotluckError
 from potluck.metrics.records import RECORDS
-from potluck.runtime.run_dirs import make, new_run_dir, remove_empty
-from potluck.runtime.run_process import ProcessFacts, alive, written
 from potluck.settings.verb_settings import TrainSettings
 from potluck.units import duration_text
 from potluck.verbs.here import RUNS

@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from potluck.coordinator.run_folder.process_record import check_free
 from potluck.errors import InputError
 from potluck.metrics.records import RECORDS
-from potluck.runtime.run_process import check_free
 from potluck.settings.address import check_reachable, split_address
 from potluck.settings.local_address import resolve
 from potluck.settings.verb_settings import TrainSettings

@@ -19,7 +19,7 @@ from potluck.verbs.here import listen_address, local_fleet
 from potluck.verbs.train import invitation
 
 if TYPE_CHECKING:
-    from potluck.runtime.prepare import PreparedJob
+    from potluck.coordinator.samples.prepared_job import PreparedJob
 
 
 @dataclass(frozen=True)
@@ -50,8 +50,8 @@ def measured(
     job = load_job(job_file)
     with measure_display() as display, Stopping(lambda: None):
         display.note("tracing the model")
+        from potluck.coordinator.samples.prepared_job import prepare_job
         from potluck.runtime.planning import micro_batch_choices
-        from potluck.runtime.prepare import prepare_job
 
         prepared = prepare_job(job)
         sizes = tuple(micro_batch_choices(prepared))
@@ -83,10 +83,10 @@ def _refuse_ignored(settings: MeasuringTime) -> None:
 def _measure(
     prepared: PreparedJob, fleet: Fleet | None, listen: str, settings: MeasuringTime, display: MeasureDisplay
 ) -> tuple[Profile, str]:
-    from potluck.runtime.live_fleet import LiveFleet
-    from potluck.runtime.options import Options
-    from potluck.runtime.profiling import MeasuringTime as Choices
-    from potluck.runtime.profiling import profile_fleet
+    from potluck.coordinator.fleet.fleet_profile import MeasuringTime as Choices
+    from potluck.coordinator.fleet.fleet_profile import profile_fleet
+    from potluck.coordinator.fleet.live_fleet import LiveFleet
+    from potluck.coordinator.options import Options
 
     if settings.plain_network is not None:
         # The devices started here listen on this network too; their command line does not say so.

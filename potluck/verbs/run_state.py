@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from potluck.coordinator.run_folder.process_record import ProcessFacts, alive, written
 from potluck.metrics.clock import RecordClock
 from potluck.metrics.records import RECORDS, CheckpointRecord, IncidentRecord, Record, RunEnded, RunStarted, read_from
 from potluck.metrics.run_view import RunView
-from potluck.runtime.run_process import ProcessFacts, alive, written
 from potluck.verbs.run_log import LOG, complaint, last_line
 
 State = Literal["starting", "running", "ending", "finished", "stopped", "early", "failed", "interrupted"]

@@ -19,7 +19,7 @@ from potluck.metrics.records import Record, RunStarted
 from potluck.stopping import Stopping
 
 if TYPE_CHECKING:
-    from potluck.runtime.options import Options
+    from potluck.coordinator.options import Options
 
 
 @dataclass
@@ -32,7 +32,7 @@ class Terminal:
 
     def options(self, **choices: Any) -> Options:
         """Options of a run that this terminal watches."""
-        from potluck.runtime.options import Options
+        from potluck.coordinator.options import Options
 
         return Options(
             watchers=[self.display, self], progress=self.display.note, should_stop=self.stopping.requested, **choices

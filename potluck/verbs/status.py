@@ -9,9 +9,9 @@ from typing import Any
 import click
 import msgspec
 
+from potluck.coordinator.run_folder.folder_names import MODEL
 from potluck.metrics.records import EvaluationRecord
 from potluck.metrics.run_view import evaluation_text
-from potluck.runtime.run_dirs import MODEL
 from potluck.units import duration_text
 from potluck.verbs.device_lines import device_lines, parts_of
 from potluck.verbs.run_state import FoundRun, State, look

@@ -13,9 +13,9 @@ from typing import Any
 import click
 import psutil
 
+from potluck.coordinator.run_folder.process_record import ProcessFacts, alive, written
 from potluck.display.working import working
 from potluck.errors import InputError, PotluckError
-from potluck.runtime.run_process import ProcessFacts, alive, written
 from potluck.units import duration_s, duration_text
 from potluck.verbs.attach import exit_code
 from potluck.verbs.run_state import Followed, over

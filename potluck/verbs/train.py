@@ -29,7 +29,7 @@ from potluck.verbs.here import RUNS, check_run_dir, crowding, listen_address, lo
 from potluck.verbs.session import emit, failures_as_json, terminal
 
 if TYPE_CHECKING:
-    from potluck.runtime.run import TrainResult
+    from potluck.coordinator.training import TrainResult
 
 
 class Checked(NamedTuple):
@@ -81,7 +81,7 @@ def train(job_file: str, settings: TrainSettings, *, resume: bool) -> int:
     with terminal(f"potluck train {job_file}", f"reading {job_file}", as_json=settings.json) as it:
         job = load_job(job_file)
         it.display.judged_by(job.best_metric[0])
-        from potluck.runtime.run_dirs import new_run_dir
+        from potluck.coordinator.run_folder.folder_names import new_run_dir
         from potluck.runtime.train import train as train_job
 
         it.run_dir = run_dir or new_run_dir(RUNS)

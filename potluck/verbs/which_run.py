@@ -6,9 +6,9 @@ import contextlib
 from pathlib import Path
 
 from potluck.control.ledger import RUN
+from potluck.coordinator.run_folder.process_record import PROCESS, alive, written
 from potluck.errors import InputError
 from potluck.metrics.records import RECORDS
-from potluck.runtime.run_process import PROCESS, alive, written
 from potluck.verbs.here import RUNS
 from potluck.verbs.run_log import LOG
 

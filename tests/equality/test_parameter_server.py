@@ -12,6 +12,7 @@ from torch import nn
 from torch.nn import functional
 
 import potluck
+from potluck.coordinator.samples.prepared_job import PreparedJob, prepare_job
 from potluck.datasets.digits import digits
 from potluck.device.pushing.local_trainer import LocalTrainer
 from potluck.paramserver.adsp import Adsp, Ours
@@ -20,9 +21,8 @@ from potluck.paramserver.client import Client, Next
 from potluck.paramserver.policy import Bsp, Lockstep, Policy
 from potluck.paramserver.push_log import PUSHES, entries
 from potluck.paramserver.server import ParameterServer, Release, Reply
-from potluck.runtime.prepare import PreparedJob, prepare_job
-from potluck.runtime.reference import UncutRun
 from potluck.tensors.model_state import buffer_names
+from potluck.uncut.uncut_run import UncutRun
 
 SPEEDS = {"a": 1.0, "b": 1.2, "c": 0.33}  # steps a second
 BATCH = 32

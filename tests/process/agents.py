@@ -15,8 +15,8 @@ from typing import Protocol
 
 import torch
 
-from potluck.runtime.live_fleet import LiveFleet
-from potluck.runtime.options import Options
+from potluck.coordinator.fleet.live_fleet import LiveFleet
+from potluck.coordinator.options import Options
 from potluck.tensors.checkpoint import load, newest
 
 ROOT = Path(__file__).parents[2]

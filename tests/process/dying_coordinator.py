@@ -11,7 +11,7 @@ import sys
 
 from potluck.cli import main
 from potluck.control.cluster_events import Event, Order, Written
-from potluck.runtime.terms import Coordinator
+from potluck.coordinator.coordinator import Coordinator
 
 LAST = int(sys.argv.pop(1))
 _tell = Coordinator.tell

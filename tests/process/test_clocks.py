@@ -11,10 +11,10 @@ import torch
 from benchmarks.zoo import core_cases
 from benchmarks.zoo_jobs import case_job, cut
 from potluck.control.audit import audit
+from potluck.coordinator.options import Options
+from potluck.coordinator.samples.prepared_job import prepare_job
+from potluck.coordinator.training import run_on
 from potluck.metrics.records import RECORDS, IncidentRecord, read
-from potluck.runtime.options import Options
-from potluck.runtime.prepare import prepare_job
-from potluck.runtime.run import run_on
 from tests.process.agents import final_state, fleet_of
 from tests.process.jumping_clock_agent import jumping
 

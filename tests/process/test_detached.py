@@ -16,7 +16,7 @@ import msgspec
 import psutil
 import pytest
 
-from potluck.runtime.run_process import PROCESS, alive, facts_of, written
+from potluck.coordinator.run_folder.process_record import PROCESS, alive, facts_of, written
 from potluck.verbs.run_log import LOG
 from potluck.verbs.run_state import FoundRun, look
 from tests.process.command_line import DEADLINE_S, Potluck

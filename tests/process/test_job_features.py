@@ -17,15 +17,15 @@ import potluck
 from benchmarks.zoo_jobs import cut, devices
 from potluck.control.audit import audit
 from potluck.control.ledger import LEDGER
+from potluck.coordinator.fleet.live_fleet import LiveFleet
+from potluck.coordinator.options import Options
+from potluck.coordinator.run_folder.folder import RunFolder
+from potluck.coordinator.samples.prepared_job import prepare_job
+from potluck.coordinator.training import TrainResult, run_on
 from potluck.errors import InputError, PotluckError
 from potluck.job.learning_rates import Step
 from potluck.metrics.records import RECORDS, CheckpointRecord, EvaluationRecord, RunEnded, read
 from potluck.model.empty import empty_weights
-from potluck.runtime.live_fleet import LiveFleet
-from potluck.runtime.options import Options
-from potluck.runtime.prepare import prepare_job
-from potluck.runtime.run import TrainResult, run_on
-from potluck.runtime.run_folder import RunFolder
 from potluck.runtime.verify import compare
 from potluck.tensors.checkpoint import best, best_path, load
 from potluck.types import Fleet, Member, Plan, Stage

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 import potluck
+from potluck.coordinator.samples.prepared_job import prepare_job
 from potluck.metrics.records import Record
-from potluck.runtime.prepare import prepare_job
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "job.md").read_text()

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from potluck.runtime.local import LocalAgents
+from potluck.coordinator.fleet.local_devices import LocalAgents
 from potluck.types import DeviceSpec
 from potluck.wire.messages import PROOF_VARIABLE
 from tests.process.link_calls import wait_for

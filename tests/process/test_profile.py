@@ -11,13 +11,13 @@ import torch
 from torch import nn
 
 import potluck
+from potluck.coordinator.fleet.fleet_profile import MeasuringTime, profile_fleet
+from potluck.coordinator.fleet.live_fleet import LiveFleet
+from potluck.coordinator.options import Options
+from potluck.coordinator.samples.prepared_job import prepare_job
+from potluck.coordinator.training import run_on
 from potluck.profile.cells import only
 from potluck.profile.store import Store
-from potluck.runtime.live_fleet import LiveFleet
-from potluck.runtime.options import Options
-from potluck.runtime.prepare import prepare_job
-from potluck.runtime.profiling import MeasuringTime, profile_fleet
-from potluck.runtime.run import run_on
 from potluck.types import COORDINATOR, DeviceSpec, Fleet, Member, Plan, Stage
 
 ROOT = Path(__file__).parents[2]

@@ -20,14 +20,14 @@ from benchmarks.zoo_jobs import case_job, cut, devices, grouped
 from potluck.control.audit import audit
 from potluck.control.fault_script import Fault
 from potluck.control.ledger import LEDGER, Ledger
+from potluck.coordinator.fleet.fleet_profile import MeasuringTime, profile_fleet
+from potluck.coordinator.fleet.live_fleet import LiveFleet
+from potluck.coordinator.options import Options
+from potluck.coordinator.samples.prepared_job import PreparedJob, prepare_job
+from potluck.coordinator.training import TrainResult, run_on
 from potluck.errors import DeviceError, PotluckError
 from potluck.metrics.records import RECORDS, IncidentRecord, PlanAdopted, read
 from potluck.plan.search.plan_search import find_plan
-from potluck.runtime.live_fleet import LiveFleet
-from potluck.runtime.options import Options
-from potluck.runtime.prepare import PreparedJob, prepare_job
-from potluck.runtime.profiling import MeasuringTime, profile_fleet
-from potluck.runtime.run import TrainResult, run_on
 from potluck.tensors.checkpoint import load, newest
 from potluck.types import DeviceSpec, Fleet, Plan, RoundRecord
 

@@ -16,17 +16,17 @@ import potluck.errors
 from benchmarks.zoo import core_cases
 from benchmarks.zoo_jobs import CaseSamples, case_job, cut, devices
 from potluck.control.audit import audit
+from potluck.coordinator.fleet.fleet_profile import MeasuringTime, profile_fleet
+from potluck.coordinator.fleet.live_fleet import LiveFleet
+from potluck.coordinator.options import Options
+from potluck.coordinator.samples.prepared_job import prepare_job
+from potluck.coordinator.training import run_on
 from potluck.errors import PotluckError
 from potluck.job.job import Job
 from potluck.metrics.folds import rounds
 from potluck.metrics.records import RECORDS, EvaluationRecord, IncidentRecord, read
 from potluck.plan.events.refine import corrected
-from potluck.runtime.live_fleet import LiveFleet
-from potluck.runtime.options import Options
 from potluck.runtime.planning import micro_batch_choices
-from potluck.runtime.prepare import prepare_job
-from potluck.runtime.profiling import MeasuringTime, profile_fleet
-from potluck.runtime.run import run_on
 from potluck.runtime.train import train
 from potluck.runtime.trying import Tries, try_plans
 from potluck.tensors.checkpoint import load, newest
@@ -175,7 +175,7 @@ def test_a_nan_is_tried_twice_and_named_and_the_checkpoint_stays(tmp_path: Path)
 
 
 def prepare_order(job: Job, round: int) -> tuple[int, ...]:
-    from potluck.runtime.loading import training_loader
+    from potluck.coordinator.samples.loading import training_loader
 
     loader = training_loader(job)
     loader.close()

@@ -9,11 +9,11 @@ import pytest
 from click.testing import CliRunner, Result
 
 from potluck.cli import main
+from potluck.coordinator.samples.prepared_job import prepare_job
 from potluck.job.job import load_job
 from potluck.plan.baselines import PLANNERS
 from potluck.plan.validate import read_plan
 from potluck.profile.store import save
-from potluck.runtime.prepare import prepare_job
 from potluck.types import Profile
 from tests.unit.plan.instances import a_profile
 

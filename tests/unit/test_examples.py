@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from potluck.coordinator.samples.loading import first_samples
+from potluck.coordinator.samples.prepared_job import prepare_job
 from potluck.datasets.own_data import WantedData, read_local
 from potluck.job.job import load_job
-from potluck.runtime.loading import first_samples
-from potluck.runtime.prepare import prepare_job
 
 ROOT = Path(__file__).parents[2]
 

@@ -12,8 +12,8 @@ from potluck.datasets.sample_order import epoch_order
 from potluck.errors import DeviceError
 from potluck.job.optimizers import Optimizer
 from potluck.program.program import ProgramPair
-from potluck.runtime.reference import UncutRun
 from potluck.tensors.flat_vector import Flat
+from potluck.uncut.uncut_run import UncutRun
 
 _CPU = torch.device("cpu")
 _MOST_BAD = 10

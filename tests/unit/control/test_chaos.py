@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from potluck.control.fault_script import Fault, check_devices, read_script
+from potluck.coordinator.fleet.fault_rehearsal import report
 from potluck.errors import InputError
 from potluck.metrics.records import IncidentRecord
-from potluck.runtime.chaos import report
 
 GOOD = """
 [[fault]]

@@ -12,9 +12,9 @@ from potluck.compute.runner import Rows, StageRunner, StageState
 from potluck.job.optimizers import SGD, Optimizer
 from potluck.program.layout import PlanLayout
 from potluck.program.program import Program, ProgramPair, shape_of
-from potluck.runtime.reference import UncutRun
 from potluck.tensors.parcels import pack, unpack
 from potluck.types import Member, Plan, Stage
+from potluck.uncut.uncut_run import UncutRun
 
 CPU = torch.device("cpu")
 MOMENTUM = SGD(lr=0.1, momentum=0.9)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import queue
 from typing import Any, cast
 
-from potluck.runtime.roster import Roster
+from potluck.coordinator.fleet.roster import Roster
 from potluck.types import DeviceSpec
 from potluck.wire.channel import Received, Watch
 from potluck.wire.messages import PROTOCOL, Hello, Linked, Welcome

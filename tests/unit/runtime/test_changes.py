@@ -7,12 +7,12 @@ from typing import Any, cast
 
 from msgspec.structs import replace
 
+from potluck.coordinator.options import Options
+from potluck.coordinator.rounds.replan import Replanner
 from potluck.plan.baselines import PLANNERS
 from potluck.plan.cost.memory import fits, peak_bytes
 from potluck.plan.cost.tables import Tables
 from potluck.plan.events.event_simulation import simulate
-from potluck.runtime.changes import Replanner
-from potluck.runtime.options import Options
 from potluck.types import Profile, RoundRecord
 from potluck.wire.messages import Leaving, Linked
 from tests.unit.plan.instances import a_model, a_profile

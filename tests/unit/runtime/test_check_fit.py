@@ -11,9 +11,9 @@ from torch import nn
 from torch.nn import functional as F
 
 import potluck
+from potluck.coordinator.samples.check_fit import check_fit
+from potluck.coordinator.samples.loading import first_samples
 from potluck.errors import InputError
-from potluck.runtime.check_fit import check_fit
-from potluck.runtime.loading import first_samples
 
 
 def job(**changes: Any) -> potluck.Job:

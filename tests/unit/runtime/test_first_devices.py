@@ -3,10 +3,10 @@ the roster."""
 
 from __future__ import annotations
 
+from potluck.coordinator.fleet.readiness import FirstDevices
+from potluck.coordinator.fleet.roster import Roster
 from potluck.datasets.class_names import ClassNames
 from potluck.job.optimizers import SGD
-from potluck.runtime.first_devices import FirstDevices
-from potluck.runtime.roster import Roster
 from potluck.wire.channel import Disconnected, Received
 from potluck.wire.messages import Leaving, Load, Loaded
 from tests.unit.runtime.fake_server import FakeServer, roster_of

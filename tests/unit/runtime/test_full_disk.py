@@ -11,9 +11,9 @@ import pytest
 import torch
 
 from potluck.control.ledger import LEDGER, Ledger, entry
+from potluck.coordinator.run_folder.folder import save_model
 from potluck.errors import PotluckError
 from potluck.metrics.records import RECORDS, CheckpointRecord, RecordLog, read
-from potluck.runtime.run_folder import save_model
 from potluck.tensors import checkpoint
 
 ROOM_BYTES = 1000

@@ -8,17 +8,17 @@ import pytest
 import torch
 from torch.utils.data import TensorDataset
 
-from potluck.datasets.sample_order import PlainOrder, RoundSamples, SampleOrder
-from potluck.errors import InputError, PotluckError
-from potluck.job.job import Job, Pad
-from potluck.job.optimizers import SGD
-from potluck.runtime.loading import (
+from potluck.coordinator.samples.loading import (
     Loader,
     SampleMaker,
     evaluation_loader,
     spread_evaluation_samples,
     training_loader,
 )
+from potluck.datasets.sample_order import PlainOrder, RoundSamples, SampleOrder
+from potluck.errors import InputError, PotluckError
+from potluck.job.job import Job, Pad
+from potluck.job.optimizers import SGD
 
 
 class Noisy:

@@ -11,6 +11,8 @@ from torch import nn
 
 import potluck
 from potluck.compute.runner import Rows, StageRunner, StageState
+from potluck.coordinator.samples.loading import first_samples
+from potluck.coordinator.samples.prepared_job import PreparedJob, prepare_job
 from potluck.device.measure.bench import Bench, Rig
 from potluck.device.measure.block_times import _ENOUGH, end_of, measure_blocks, page_faults, retime, warmest
 from potluck.device.measure.live_bytes import StorageMeter
@@ -18,8 +20,6 @@ from potluck.errors import DeviceError
 from potluck.profile.cells import only
 from potluck.program.carve import Carver
 from potluck.program.signature import signature
-from potluck.runtime.loading import first_samples
-from potluck.runtime.prepare import PreparedJob, prepare_job
 
 ROWS = 4
 

@@ -7,9 +7,9 @@ from types import SimpleNamespace
 
 import pytest
 
+from potluck.coordinator.fleet.fleet_profile import MeasuringTime, _Profiling
 from potluck.profile.network import DevicePair, Probing, Trunk, link_profiles
 from potluck.profile.store import Network
-from potluck.runtime.profiling import MeasuringTime, _Profiling
 from potluck.types import BlockProfile, DeviceProfile, DeviceSpec, LinkProfile, Timing
 from potluck.wire.messages import Measured
 

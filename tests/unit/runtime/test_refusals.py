@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from potluck.runtime.sync_run import _named
+from potluck.coordinator.serving.serving_run import _named
 
 
 @pytest.mark.parametrize(

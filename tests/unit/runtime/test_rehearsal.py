@@ -11,14 +11,14 @@ from torch import nn
 
 import potluck
 from potluck.compute.runner import StageRunner
+from potluck.coordinator.samples.loading import first_samples
+from potluck.coordinator.samples.prepared_job import PreparedJob, prepare_job
 from potluck.device.measure import memory_trial as rehearsal
 from potluck.device.measure.bench import Rig
 from potluck.device.measure.block_times import measure_blocks
 from potluck.device.measure.memory_trial import BRIEF, FULL, MemoryTrials, TooSlow, extent_for
 from potluck.device.measure.reconcile import reconcile
 from potluck.program.carve import Carver
-from potluck.runtime.loading import first_samples
-from potluck.runtime.prepare import PreparedJob, prepare_job
 
 ROWS, WIDTH = 64, 1024
 

@@ -8,12 +8,12 @@ from typing import Any, cast
 import pytest
 
 from potluck.control.cluster_events import ComputePlan
+from potluck.coordinator.rounds import replacement
+from potluck.coordinator.rounds.replacement import Replacement
 from potluck.errors import PlanError
 from potluck.plan.baselines import PLANNERS
 from potluck.plan.events.event_simulation import simulate
 from potluck.recover.repartition import candidates
-from potluck.runtime import replacement
-from potluck.runtime.replacement import Replacement
 from potluck.types import Fleet
 from tests.unit.plan.instances import a_model, a_profile
 

@@ -7,8 +7,16 @@ import msgspec
 import psutil
 import pytest
 
+from potluck.coordinator.run_folder.process_record import (
+    PROCESS,
+    ProcessFacts,
+    RunProcess,
+    alive,
+    check_free,
+    facts_of,
+    written,
+)
 from potluck.errors import InputError
-from potluck.runtime.run_process import PROCESS, ProcessFacts, RunProcess, alive, check_free, facts_of, written
 
 OURS = facts_of(psutil.Process(), 0)
 

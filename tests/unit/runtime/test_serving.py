@@ -10,14 +10,14 @@ import msgspec
 import pytest
 import torch
 
+from potluck.coordinator.serving import push_threads as under_test
+from potluck.coordinator.serving.push_threads import Serving
 from potluck.errors import PotluckError
 from potluck.paramserver.applied_pushes import Push
 from potluck.paramserver.messages import PushWords
 from potluck.paramserver.policy import Policy
 from potluck.paramserver.push_log import PushLog
 from potluck.paramserver.server import ParameterServer, Reply
-from potluck.runtime import serving as under_test
-from potluck.runtime.serving import Serving
 from potluck.wire.link import Link
 
 PATIENT_S = 20.0

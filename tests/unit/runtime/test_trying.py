@@ -7,10 +7,10 @@ from typing import Any, cast
 
 import pytest
 
+from potluck.coordinator.fleet.live_fleet import LiveFleet
+from potluck.coordinator.samples.prepared_job import PreparedJob
 from potluck.plan.search.plan_search import Found
 from potluck.runtime import trying
-from potluck.runtime.live_fleet import LiveFleet
-from potluck.runtime.prepare import PreparedJob
 from potluck.runtime.trying import Attempt, Tries, _at_second_sight, _Proposals, rounds_to_try
 from potluck.types import Member, Plan, Profile, Stage
 

@@ -9,6 +9,7 @@ import msgspec
 import psutil
 import pytest
 
+from potluck.coordinator.run_folder.process_record import PROCESS, facts_of
 from potluck.metrics.records import (
     RECORDS,
     CheckpointRecord,
@@ -20,7 +21,6 @@ from potluck.metrics.records import (
     RunStarted,
     encode,
 )
-from potluck.runtime.run_process import PROCESS, facts_of
 from potluck.types import Member, Plan, RoundRecord, Stage
 from potluck.verbs import which_run
 from potluck.verbs.attach import exit_code

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from potluck.runtime.run import TrainResult
+from potluck.coordinator.training import TrainResult
 from potluck.types import DeviceSpec, Fleet
 from potluck.verbs import here
 from potluck.verbs.here import crowding

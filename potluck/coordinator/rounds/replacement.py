@@ -10,6 +10,9 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 from potluck.control.cluster_events import ComputePlan
 from potluck.control.setbacks import UnreachedPair
+from potluck.coordinator.fleet.live_fleet import LiveFleet
+from potluck.coordinator.rounds.replan import Replanner
+from potluck.coordinator.samples.prepared_job import PreparedJob
 from potluck.errors import PlanError, PotluckError
 from potluck.plan.cost.memory import fits
 from potluck.plan.cost.tables import Tables
@@ -20,9 +23,6 @@ from potluck.plan.validate import validate
 from potluck.profile.members import of_devices
 from potluck.recover.copies import guardians
 from potluck.recover.repartition import in_conflict, nearest, settled
-from potluck.runtime.changes import Replanner
-from potluck.runtime.live_fleet import LiveFleet
-from potluck.runtime.prepare import PreparedJob
 from potluck.types import Plan, Profile
 
 _SOON_S = 3.0  # until a better plan may be found in the background, and adopted if that pays

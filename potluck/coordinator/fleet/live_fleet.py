@@ -7,9 +7,9 @@ import sys
 from types import TracebackType
 from typing import NamedTuple
 
-from potluck.runtime.local import LocalAgents
-from potluck.runtime.options import Options
-from potluck.runtime.roster import Roster
+from potluck.coordinator.fleet.local_devices import LocalAgents
+from potluck.coordinator.fleet.roster import Roster
+from potluck.coordinator.options import Options
 from potluck.types import COORDINATOR, Fleet
 from potluck.wire.carriers import open_link
 from potluck.wire.control import ControlServer

@@ -9,6 +9,17 @@ import time
 from pathlib import Path
 from typing import Literal
 
+from potluck.coordinator.fleet.fault_rehearsal import FaultRehearsal
+from potluck.coordinator.fleet.live_fleet import LiveFleet
+from potluck.coordinator.fleet.readiness import FirstDevices
+from potluck.coordinator.options import Options
+from potluck.coordinator.run_folder.folder import RunFolder
+from potluck.coordinator.samples.prepared_job import PreparedJob
+from potluck.coordinator.serving.offering import Offering
+from potluck.coordinator.serving.push_tally import SyncTally
+from potluck.coordinator.serving.push_threads import Serving
+from potluck.coordinator.serving.server_keeping import ServerKeeping
+from potluck.coordinator.training import TrainResult
 from potluck.datasets.class_names import ClassNames
 from potluck.errors import DeviceError, DeviceLost, InputError, Overdue, PotluckError
 from potluck.job.learning_rates import multiplier
@@ -25,17 +36,6 @@ from potluck.paramserver.policies import Choice
 from potluck.paramserver.push_log import PUSHES, entries
 from potluck.paramserver.server import ParameterServer, Reply
 from potluck.program.program import encode
-from potluck.runtime.chaos import FaultRehearsal
-from potluck.runtime.first_devices import FirstDevices
-from potluck.runtime.live_fleet import LiveFleet
-from potluck.runtime.offering import Offering
-from potluck.runtime.options import Options
-from potluck.runtime.prepare import PreparedJob
-from potluck.runtime.run import TrainResult
-from potluck.runtime.run_folder import RunFolder
-from potluck.runtime.server_keeping import ServerKeeping
-from potluck.runtime.serving import Serving
-from potluck.runtime.sync_tally import SyncTally
 from potluck.tensors.model_state import buffer_names
 from potluck.wire.messages import FINISHED, SAVED, Leaving, Linked, Loaded, Met, Stop, Unreachable
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from potluck.control.fault_script import Fault
+from potluck.coordinator.contexts import Watcher
 from potluck.paramserver.policies import Choice
-from potluck.runtime.session import Watcher
 from potluck.types import Plan
 
 

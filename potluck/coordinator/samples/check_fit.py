@@ -9,12 +9,12 @@ from typing import Any
 import torch
 from torch import nn
 
+from potluck.coordinator.rounds.evaluation import measure
+from potluck.coordinator.samples.loading import first_evaluation_samples, spread_evaluation_samples
 from potluck.errors import InputError
 from potluck.job.job import Job
 from potluck.model.forms import LABEL, EvalForm, call_model
 from potluck.model.modes import modes_kept
-from potluck.runtime.evaluation import measure
-from potluck.runtime.loading import first_evaluation_samples, spread_evaluation_samples
 
 _ROWS = 2
 _METRIC_ROWS = 32  # a metric may need several samples of several classes,

@@ -9,24 +9,24 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from potluck.control.audit import audit
+from potluck.coordinator.contexts import Session, TermOver
+from potluck.coordinator.coordinator import Coordinator
+from potluck.coordinator.fleet.fault_rehearsal import FaultRehearsal
+from potluck.coordinator.fleet.live_fleet import LiveFleet
+from potluck.coordinator.options import Options
+from potluck.coordinator.rounds.checkpointer import GO_ON
+from potluck.coordinator.rounds.replan import Replanner
+from potluck.coordinator.rounds.round_loop import RoundLoop
+from potluck.coordinator.run_folder.folder import RunFolder, load_resume
+from potluck.coordinator.run_folder.folder_names import MODEL, new_run_dir
+from potluck.coordinator.samples.loading import training_order
+from potluck.coordinator.samples.prepared_job import PreparedJob
 from potluck.errors import InputError, PotluckError
 from potluck.metrics.folds import throughput, usual_round_s
 from potluck.metrics.records import RECORDS, EvaluationRecord, read
 from potluck.program.layout import PlanLayout
 from potluck.program.program import encode
 from potluck.recover.copies import lines
-from potluck.runtime.changes import Replanner
-from potluck.runtime.chaos import FaultRehearsal
-from potluck.runtime.coordinator import RoundLoop
-from potluck.runtime.live_fleet import LiveFleet
-from potluck.runtime.loading import training_order
-from potluck.runtime.options import Options
-from potluck.runtime.prepare import PreparedJob
-from potluck.runtime.run_dirs import MODEL, new_run_dir
-from potluck.runtime.run_folder import RunFolder, load_resume
-from potluck.runtime.saving import GO_ON
-from potluck.runtime.session import Session, TermOver
-from potluck.runtime.terms import Coordinator
 from potluck.tensors.checkpoint import load, newest
 from potluck.tensors.model_state import ModelState
 from potluck.types import Plan, Profile

@@ -5,9 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable
 
+from potluck.coordinator.fleet.roster import Roster
 from potluck.datasets.class_names import ClassNames
 from potluck.errors import DeviceLost, Overdue
-from potluck.runtime.roster import Roster
 from potluck.wire.messages import Linked, Load, Loaded
 
 _LOOK_S = 0.2

@@ -18,9 +18,9 @@ from typing import Any, Literal
 import msgspec
 import psutil
 
+from potluck.coordinator.run_folder.folder_names import make, remove_empty
 from potluck.errors import InputError
 from potluck.metrics.records import RECORDS
-from potluck.runtime.run_dirs import make, remove_empty
 from potluck.types import Value
 
 PROCESS = "process.json"

@@ -16,10 +16,10 @@ from typing import Any, Literal
 import numpy as np
 import torch
 
+from potluck.coordinator.samples.collate import LABEL, batch_of_arrays, collate, split_sample
 from potluck.datasets.sample_order import DataOrder, PlainOrder, RoundSamples, SampleOrder, sample_seed
 from potluck.errors import InputError, PotluckError
 from potluck.job.job import Job, Pad, Samples, count
-from potluck.runtime.collate import LABEL, batch_of_arrays, collate, split_sample
 
 LossWeight = Literal["samples", "tokens"] | Callable[[torch.Tensor], torch.Tensor]
 

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 
 from safetensors.torch import save
 
+from potluck.coordinator.samples.loading import first_samples, share
+from potluck.coordinator.samples.prepared_job import PreparedJob
 from potluck.program.program import encode
-from potluck.runtime.loading import first_samples, share
-from potluck.runtime.prepare import PreparedJob
 from potluck.tensors.snapshot import separate
 from potluck.wire.control import ControlServer
 from potluck.wire.messages import FeedSpec, FromAgent, FromCoordinator, Load

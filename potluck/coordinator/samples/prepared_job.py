@@ -6,12 +6,12 @@ from dataclasses import dataclass, replace
 
 import torch
 
+from potluck.coordinator.samples.check_fit import check_fit
+from potluck.coordinator.samples.loading import first_samples
 from potluck.job.job import Job
 from potluck.job.optimizers import Optimizer, resolve, slots
 from potluck.model.build import PROBE_ROWS, BuiltModel, as_module, build
 from potluck.program.blocks import facts as facts_of
-from potluck.runtime.check_fit import check_fit
-from potluck.runtime.loading import first_samples
 from potluck.tensors.snapshot import tensor_digest
 from potluck.types import ModelFacts
 

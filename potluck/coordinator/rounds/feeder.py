@@ -8,10 +8,10 @@ from dataclasses import dataclass
 
 import torch
 
+from potluck.coordinator.samples.loading import Batch, Loader
 from potluck.errors import Cancelled, PotluckError
 from potluck.plan.routes import micro_batch_sizes, rows
 from potluck.program.layout import PlanLayout
-from potluck.runtime.loading import Batch, Loader
 from potluck.tensors.parcels import pack
 from potluck.types import Plan
 from potluck.wire.link import Link, Tag

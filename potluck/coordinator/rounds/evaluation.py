@@ -9,15 +9,15 @@ from typing import Any
 
 import torch
 
+from potluck.coordinator.contexts import Session
+from potluck.coordinator.rounds.feeder import send_feeds
+from potluck.coordinator.samples.loading import Batch, evaluation_loader
 from potluck.errors import InputError
 from potluck.job.job import Job
 from potluck.metrics.records import RECORDS, EvaluationRecord, read
 from potluck.model.forms import outputs_as_given
 from potluck.plan.routes import micro_batch_sizes, rows
 from potluck.program.program import Program
-from potluck.runtime.feeder import send_feeds
-from potluck.runtime.loading import Batch, evaluation_loader
-from potluck.runtime.session import Session
 from potluck.tensors.checkpoint import Best, best
 from potluck.tensors.parcels import unpack
 from potluck.wire.link import Tag

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from potluck.control.fault_script import Fault, check_devices
+from potluck.coordinator.fleet.roster import Roster
 from potluck.metrics.records import RECORDS, IncidentRecord, PushRecord, Record, read
-from potluck.runtime.roster import Roster
 from potluck.types import RoundRecord
 from potluck.units import size_text
 from potluck.wire.messages import Misbehave

@@ -17,11 +17,11 @@ from safetensors import SafetensorError
 from safetensors.torch import save_file
 
 from potluck.control.ledger import LEDGER, RUN, Ledger, RunFacts, write_facts
+from potluck.coordinator.run_folder.folder_names import MODEL
+from potluck.coordinator.run_folder.term_log import TERMS, TermLog, read_terms
 from potluck.errors import InputError, PotluckError
 from potluck.job.job import Job
 from potluck.metrics.records import RECORDS, RecordLog
-from potluck.runtime.run_dirs import MODEL
-from potluck.runtime.term_log import TERMS, TermLog, read_terms
 from potluck.tensors import checkpoint
 from potluck.tensors.snapshot import separate
 from potluck.types import Profile

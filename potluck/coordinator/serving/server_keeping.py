@@ -10,16 +10,16 @@ from pathlib import Path
 
 import torch
 
+from potluck.coordinator.rounds.evaluation import Judge, seen_before
+from potluck.coordinator.run_folder.folder import save_model
+from potluck.coordinator.run_folder.folder_names import MODEL
+from potluck.coordinator.samples.prepared_job import PreparedJob
+from potluck.coordinator.serving.push_threads import Serving
+from potluck.coordinator.serving.snapshot_writer import SnapshotWriter
+from potluck.coordinator.serving.whole_evaluation import WholeEvaluation
 from potluck.errors import InputError, PotluckError
 from potluck.metrics.records import CheckpointRecord, EvaluationRecord, IncidentRecord, Record
 from potluck.paramserver.server import ParameterServer
-from potluck.runtime.evaluation import Judge, seen_before
-from potluck.runtime.prepare import PreparedJob
-from potluck.runtime.run_dirs import MODEL
-from potluck.runtime.run_folder import save_model
-from potluck.runtime.saver import SnapshotWriter
-from potluck.runtime.serving import Serving
-from potluck.runtime.whole_evaluation import WholeEvaluation
 from potluck.tensors import checkpoint
 from potluck.tensors.model_state import ModelState
 

@@ -15,6 +15,9 @@ from typing import IO
 import msgspec
 from safetensors.torch import save as to_safetensors
 
+from potluck.coordinator.fleet.live_fleet import LiveFleet
+from potluck.coordinator.samples.loading import first_samples
+from potluck.coordinator.samples.prepared_job import PreparedJob
 from potluck.device.measure.memory_trial import IN_FLIGHT
 from potluck.errors import DeviceError
 from potluck.plan.cost.resident import to_rehearse, with_resident
@@ -26,9 +29,6 @@ from potluck.profile.network import DevicePair, Probing, Trunk, link_profiles, m
 from potluck.profile.refresh import cell_to_retime, links_changed, refresh
 from potluck.profile.store import DeviceKey, Network, NetworkKey, Store
 from potluck.program.program import encode
-from potluck.runtime.live_fleet import LiveFleet
-from potluck.runtime.loading import first_samples
-from potluck.runtime.prepare import PreparedJob
 from potluck.types import COORDINATOR, DeviceProfile, Profile, Timing
 from potluck.wire.messages import Echo, Measure, Measured, MeasureProgress, Meet, Probe, Probed
 

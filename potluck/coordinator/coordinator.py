@@ -36,18 +36,18 @@ from potluck.control.cluster_events import (
     Stalled,
     StopRun,
 )
+from potluck.coordinator.contexts import Session
+from potluck.coordinator.fleet.live_fleet import LiveFleet
+from potluck.coordinator.rounds.replacement import Replacement
+from potluck.coordinator.rounds.replan import Replanner
+from potluck.coordinator.rounds.round_loop import RoundLoop
+from potluck.coordinator.run_folder.term_log import Term
+from potluck.coordinator.samples.prepared_job import PreparedJob
 from potluck.errors import DeviceError, DeviceLost, Overdue, PotluckError
 from potluck.metrics.records import IncidentRecord
 from potluck.plan.exactness import why_not_alike
 from potluck.program.blueprint import ModelBlueprint
 from potluck.recover.placement import Restart
-from potluck.runtime.changes import Replanner
-from potluck.runtime.coordinator import RoundLoop
-from potluck.runtime.live_fleet import LiveFleet
-from potluck.runtime.prepare import PreparedJob
-from potluck.runtime.replacement import Replacement
-from potluck.runtime.session import Session
-from potluck.runtime.term_log import Term
 from potluck.types import Plan
 from potluck.units import size_text
 from potluck.wire import messages

@@ -12,6 +12,11 @@ from typing import Any, Protocol
 from potluck.control.cluster_events import Again, Began, Broken, Commit, Event, IsReady, Lost, Order, Settle, Written
 from potluck.control.commit import Judgement, judge
 from potluck.control.ledger import Ledger, LedgerEntry, entry, loss_digest
+from potluck.coordinator.contexts import Session, TermOver
+from potluck.coordinator.rounds.checkpointer import Checkpointer
+from potluck.coordinator.rounds.evaluation import Evaluator, Judge, seen_before
+from potluck.coordinator.rounds.feeder import FedRound, Feeder
+from potluck.coordinator.samples.loading import training_loader
 from potluck.errors import DeviceLost, InputError, LinkError, LinkTimeout, Overdue, PotluckError
 from potluck.job.learning_rates import multiplier
 from potluck.metrics.records import (
@@ -28,11 +33,6 @@ from potluck.metrics.records import (
 from potluck.plan.schedule.one_f_one_b import ROUNDS_AHEAD
 from potluck.recover.copies import Copying, guardians, wards
 from potluck.recover.placement import Restart
-from potluck.runtime.evaluation import Evaluator, Judge, seen_before
-from potluck.runtime.feeder import FedRound, Feeder
-from potluck.runtime.loading import training_loader
-from potluck.runtime.saving import Checkpointer
-from potluck.runtime.session import Session, TermOver
 from potluck.tensors.state_transfer import send_state
 from potluck.types import COORDINATOR, RoundRecord
 from potluck.wire.link import Tag

@@ -12,6 +12,10 @@ from msgspec.structs import replace
 from potluck.control.cluster_events import ChangeKind, WantedChange
 from potluck.control.drift import Drift
 from potluck.control.setbacks import UnreachedPair
+from potluck.coordinator.fleet.fleet_profile import as_measured, measure_order, offer_samples
+from potluck.coordinator.fleet.live_fleet import LiveFleet
+from potluck.coordinator.options import Options
+from potluck.coordinator.samples.prepared_job import PreparedJob
 from potluck.errors import OUT_OF_MEMORY, PlanError
 from potluck.plan.cost.memory import peak_bytes
 from potluck.plan.cost.tables import Tables
@@ -22,10 +26,6 @@ from potluck.plan.search.plan_search import find_plan
 from potluck.profile.borrow import with_lent_memory
 from potluck.profile.members import limited, of_devices, with_newcomer
 from potluck.recover.repartition import estranged
-from potluck.runtime.live_fleet import LiveFleet
-from potluck.runtime.options import Options
-from potluck.runtime.prepare import PreparedJob
-from potluck.runtime.profiling import as_measured, measure_order, offer_samples
 from potluck.types import Plan, Profile, RoundRecord
 from potluck.units import milliseconds, size_text
 from potluck.wire.messages import Leaving, Linked, Measured

@@ -8,13 +8,13 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from potluck.control.cluster_events import WantedChange
+from potluck.coordinator.fleet.roster import Roster
+from potluck.coordinator.run_folder.folder import RunFolder
 from potluck.datasets.sample_order import DataOrder
 from potluck.job.job import Job
 from potluck.job.optimizers import Optimizer
 from potluck.metrics.records import Record
 from potluck.program.layout import PlanLayout
-from potluck.runtime.roster import Roster
-from potluck.runtime.run_folder import RunFolder
 from potluck.tensors.model_state import ModelState
 from potluck.types import CopyLine, Plan, RoundRecord
 from potluck.wire.link import Link

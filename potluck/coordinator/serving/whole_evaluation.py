@@ -6,11 +6,11 @@ from collections.abc import Mapping
 
 import torch
 
+from potluck.coordinator.rounds.evaluation import summed_up
+from potluck.coordinator.samples.loading import evaluation_loader
+from potluck.coordinator.samples.prepared_job import PreparedJob
 from potluck.model.forms import outputs_as_given
-from potluck.runtime.evaluation import summed_up
-from potluck.runtime.loading import evaluation_loader
-from potluck.runtime.prepare import PreparedJob
-from potluck.runtime.reference import UncutRun
+from potluck.uncut.uncut_run import UncutRun
 
 
 class WholeEvaluation:

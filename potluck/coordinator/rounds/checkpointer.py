@@ -8,10 +8,10 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
+from potluck.coordinator.contexts import Session
+from potluck.coordinator.run_folder.folder import save_model
 from potluck.errors import PotluckError
 from potluck.metrics.records import CheckpointRecord, IncidentRecord, Record
-from potluck.runtime.run_folder import save_model
-from potluck.runtime.session import Session
 from potluck.tensors import checkpoint
 from potluck.tensors.state_transfer import receive_state
 
