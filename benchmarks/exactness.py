@@ -24,11 +24,11 @@ from benchmarks.case import Case
 from benchmarks.eager import eager_difference
 from benchmarks.zoo import all_cases, core_cases
 from benchmarks.zoo_jobs import case_job, cut, devices, grouped
+from potluck.commands.verifying import TOLERANCE, compare
 from potluck.coordinator.fleet.live_fleet import LiveFleet
 from potluck.coordinator.options import Options
 from potluck.coordinator.samples.prepared_job import PreparedJob, prepare_job
 from potluck.plan.exactness import why_not_uncut
-from potluck.runtime.verify import TOLERANCE, compare
 from potluck.types import Fleet, Plan
 
 ROUNDS, JUDGED_ROUNDS = 3, 8

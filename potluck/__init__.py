@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from potluck.commands.training_job import train
     from potluck.coordinator.options import Options
     from potluck.coordinator.training import TrainResult
     from potluck.job.job import Job, Pad
     from potluck.job.learning_rates import Constant, Cosine, Linear, Step
     from potluck.job.optimizers import SGD, Adagrad, Adam, AdamW, ParamGroup, RMSprop
     from potluck.model.empty import empty_weights
-    from potluck.runtime.train import train
     from potluck.types import DeviceSpec, Fleet, Member, Plan, Stage
 
 _HOMES = {
@@ -39,8 +39,8 @@ _HOMES = {
     "Plan": "potluck.types",
     "Stage": "potluck.types",
     "Options": "potluck.coordinator.options",
-    "train": "potluck.runtime.train",
-    "TrainResult": "potluck.runtime.train",
+    "train": "potluck.commands.training_job",
+    "TrainResult": "potluck.commands.training_job",
 }
 
 __all__ = [

@@ -1,6 +1,6 @@
 """`python -m potluck` is `potluck`."""
 
-from potluck.cli import main
+from potluck.cli.main import main
 
 if __name__ == "__main__":
     main()

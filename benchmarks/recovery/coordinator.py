@@ -21,13 +21,13 @@ import torch
 from benchmarks.recovery.heavy import Heavy, planned_anew
 from benchmarks.recovery.jobs import job_of
 from benchmarks.recovery.told import Told
+from potluck.commands.training_job import interrupted, terms_before
 from potluck.control.cluster_events import Event, Order, Written
 from potluck.coordinator.fleet.fleet_profile import MeasuringTime, profile_fleet
 from potluck.coordinator.fleet.live_fleet import LiveFleet
 from potluck.coordinator.options import Options
 from potluck.coordinator.samples.prepared_job import PreparedJob, prepare_job
 from potluck.coordinator.training import run_on
-from potluck.runtime.train import interrupted, terms_before
 from potluck.types import Plan, Profile
 
 TIMEOUT_S = 120.0

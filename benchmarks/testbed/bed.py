@@ -18,10 +18,10 @@ from benchmarks.testbed import cgroups, leftovers
 from benchmarks.testbed.errors import TestbedError, TestbedMissing
 from benchmarks.testbed.network import Network, tool
 from benchmarks.testbed.topology import topology
+from potluck.commands.here import cores as cores_here
 from potluck.errors import InputError
 from potluck.settings.fleet_file import read_fleet
 from potluck.types import COORDINATOR, Fleet
-from potluck.verbs.here import cores as cores_here
 
 _LAUNCH = Path(__file__).with_name("launch.py")
 _NET_ADMIN, _SYS_ADMIN = 12, 21  # numbers of capabilities

@@ -23,6 +23,7 @@ import torch
 
 from benchmarks.throughput.cells import OURS, micro_batches
 from benchmarks.workloads import workload
+from potluck.commands.trying import Tries, a_few_rounds, try_plans
 from potluck.coordinator.fleet.fleet_profile import MeasuringTime, profile_fleet
 from potluck.coordinator.fleet.live_fleet import LiveFleet
 from potluck.coordinator.options import Options
@@ -35,7 +36,6 @@ from potluck.plan.events.event_simulation import simulate
 from potluck.plan.events.refine import Spent
 from potluck.plan.groups import shareable
 from potluck.profile.store import Store
-from potluck.runtime.trying import Tries, a_few_rounds, try_plans
 from potluck.types import Plan, Profile
 
 PROFILED_ROWS = 60  # the profile also has half, a quarter and twice as many: what a device computes at a time here

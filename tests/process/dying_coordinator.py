@@ -9,7 +9,7 @@ import os
 import signal
 import sys
 
-from potluck.cli import main
+from potluck.cli.main import main
 from potluck.control.cluster_events import Event, Order, Written
 from potluck.coordinator.coordinator import Coordinator
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 
-from potluck.cli import main
+from potluck.cli.main import main
 from potluck.paramserver.client import Client, Next
 
 

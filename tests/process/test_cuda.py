@@ -13,12 +13,12 @@ from torch import nn
 from benchmarks.zoo import core_cases
 from benchmarks.zoo_jobs import case_job, cut, grouped
 from potluck import SGD, Job
+from potluck.commands.training_job import train
+from potluck.commands.verifying import TOLERANCE, compare
 from potluck.coordinator.fleet.live_fleet import LiveFleet
 from potluck.coordinator.options import Options
 from potluck.coordinator.samples.prepared_job import prepare_job
 from potluck.paramserver.policies import choose
-from potluck.runtime.train import train
-from potluck.runtime.verify import TOLERANCE, compare
 from potluck.types import DeviceSpec, Fleet
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU; torch sees none here")

@@ -16,9 +16,9 @@ import msgspec
 import psutil
 import pytest
 
+from potluck.commands.run_log import LOG
+from potluck.commands.run_state import FoundRun, look
 from potluck.coordinator.run_folder.process_record import PROCESS, alive, facts_of, written
-from potluck.verbs.run_log import LOG
-from potluck.verbs.run_state import FoundRun, look
 from tests.process.command_line import DEADLINE_S, Potluck
 
 # A session of its own on a terminal of its own: begins a run, and stays until the terminal is closed.

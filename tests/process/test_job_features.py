@@ -15,6 +15,9 @@ from torch.nn import functional as F
 
 import potluck
 from benchmarks.zoo_jobs import cut, devices
+from potluck.cli.verbs.train import summary
+from potluck.cli.verbs.verify import audit_lines
+from potluck.commands.verifying import compare
 from potluck.control.audit import audit
 from potluck.control.ledger import LEDGER
 from potluck.coordinator.fleet.live_fleet import LiveFleet
@@ -26,11 +29,8 @@ from potluck.errors import InputError, PotluckError
 from potluck.job.learning_rates import Step
 from potluck.metrics.records import RECORDS, CheckpointRecord, EvaluationRecord, RunEnded, read
 from potluck.model.empty import empty_weights
-from potluck.runtime.verify import compare
 from potluck.tensors.checkpoint import best, best_path, load
 from potluck.types import Fleet, Member, Plan, Stage
-from potluck.verbs.train import summary
-from potluck.verbs.verify import audit_lines
 
 PATIENT = 60.0
 

@@ -15,6 +15,9 @@ import potluck
 import potluck.errors
 from benchmarks.zoo import core_cases
 from benchmarks.zoo_jobs import CaseSamples, case_job, cut, devices
+from potluck.commands.choosing import micro_batch_choices
+from potluck.commands.training_job import train
+from potluck.commands.trying import Tries, try_plans
 from potluck.control.audit import audit
 from potluck.coordinator.fleet.fleet_profile import MeasuringTime, profile_fleet
 from potluck.coordinator.fleet.live_fleet import LiveFleet
@@ -26,9 +29,6 @@ from potluck.job.job import Job
 from potluck.metrics.folds import rounds
 from potluck.metrics.records import RECORDS, EvaluationRecord, IncidentRecord, read
 from potluck.plan.events.refine import corrected
-from potluck.runtime.planning import micro_batch_choices
-from potluck.runtime.train import train
-from potluck.runtime.trying import Tries, try_plans
 from potluck.tensors.checkpoint import load, newest
 from potluck.types import Fleet, Member, Plan, Stage
 

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from potluck.cli import main
-from potluck.verbs.demo import train_command
-from potluck.verbs.join import count_devices, default_name, was_refused
-from potluck.verbs.train import resume_command
+from potluck.cli.main import main
+from potluck.cli.verbs.demo import train_command
+from potluck.cli.verbs.join import count_devices, default_name, was_refused
+from potluck.cli.verbs.train import resume_command
 
 VERBS = ("demo", "train", "plan", "simulate", "join", "verify", "status", "attach", "stop")
 
@@ -141,7 +141,7 @@ def test_an_error_nobody_foresaw_gets_one_line_and_its_traceback_a_file(monkeypa
     def broken(*_: object) -> None:
         raise ZeroDivisionError("surprise")
 
-    monkeypatch.setattr("potluck.verbs.train.load_job", broken)
+    monkeypatch.setattr("potluck.cli.verbs.train.load_job", broken)
     result = _run("train", "job.py")
     assert result.exit_code == 1
     (line,) = result.stderr.splitlines()

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from potluck.cli import main
+from potluck.cli.main import main
 from potluck.coordinator.samples.prepared_job import prepare_job
 from potluck.job.job import load_job
 from potluck.plan.baselines import PLANNERS

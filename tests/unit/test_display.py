@@ -6,8 +6,8 @@ import msgspec
 import pytest
 from rich.console import Console
 
-from potluck.display.lines import LineDisplay
-from potluck.display.live import LiveDisplay
+from potluck.cli.display.lines import LineDisplay
+from potluck.cli.display.live import LiveDisplay
 from potluck.metrics.records import (
     CheckpointRecord,
     CopyRecord,

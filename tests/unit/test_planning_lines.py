@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from potluck.display.comparing import compare_lines
-from potluck.display.planning import change_words, hanging, run_lines, shape_text
+from potluck.cli.display.comparing import compare_lines
+from potluck.cli.display.plan_lines import change_words, hanging, run_lines, shape_text
 from potluck.plan.baselines import PLANNERS
 from potluck.simulate.outlook import SimulatedRun, run
 from potluck.simulate.what_if import slowed

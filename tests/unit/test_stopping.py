@@ -4,9 +4,9 @@ import signal
 
 import pytest
 
-from potluck.failures import StoppedByUser
-from potluck.stopping import Stopping
-from potluck.verbs.session import terminal
+from potluck.cli.failures import StoppedByUser
+from potluck.cli.session import terminal
+from potluck.cli.stopping import Stopping
 
 
 def test_while_training_the_first_asks_and_the_second_stops_and_the_third_is_ignored():

@@ -5,9 +5,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from potluck.cli.verbs.train import check
 from potluck.errors import InputError
 from potluck.settings.verb_settings import TrainSettings
-from potluck.verbs.train import check
 
 
 def _settings(data: str) -> TrainSettings:

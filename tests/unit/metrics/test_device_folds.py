@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from potluck.cli.display.device_lines import device_lines
 from potluck.metrics.device_folds import DevicePart, counted_pushes, device_parts
 from potluck.metrics.records import IncidentRecord, PushRecord, Record, SyncAdopted
-from potluck.verbs.device_lines import device_lines
 
 
 def begun(**samples: int) -> SyncAdopted:

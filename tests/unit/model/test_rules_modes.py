@@ -12,11 +12,11 @@ import torch.nn.functional as F
 from torch import nn
 
 import potluck
+from potluck.commands.verifying import in_float64
 from potluck.coordinator.samples.prepared_job import prepare_job
 from potluck.errors import ModelError
 from potluck.model.build import BuiltModel
 from potluck.program.blocks import facts
-from potluck.runtime.verify import in_float64
 from tests.unit.model.pipeline import Pipeline, even_cuts
 from tests.unit.model.small_models import (
     WIDTH,

@@ -7,11 +7,11 @@ from typing import Any, cast
 
 import pytest
 
+from potluck.commands import trying
+from potluck.commands.trying import Attempt, Tries, _at_second_sight, _Proposals, rounds_to_try
 from potluck.coordinator.fleet.live_fleet import LiveFleet
 from potluck.coordinator.samples.prepared_job import PreparedJob
 from potluck.plan.search.plan_search import Found
-from potluck.runtime import trying
-from potluck.runtime.trying import Attempt, Tries, _at_second_sight, _Proposals, rounds_to_try
 from potluck.types import Member, Plan, Profile, Stage
 
 BLOCKS = 4

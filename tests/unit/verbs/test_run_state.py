@@ -9,6 +9,13 @@ import msgspec
 import psutil
 import pytest
 
+from potluck.cli.verbs.attach import exit_code
+from potluck.cli.verbs.detached import arguments_of
+from potluck.cli.verbs.status import as_object, status_lines
+from potluck.cli.verbs.stop import command_to_go_on
+from potluck.commands import which_run
+from potluck.commands.run_log import LOG, complaint, last_line
+from potluck.commands.run_state import Followed, look, over
 from potluck.coordinator.run_folder.process_record import PROCESS, facts_of
 from potluck.metrics.records import (
     RECORDS,
@@ -22,13 +29,6 @@ from potluck.metrics.records import (
     encode,
 )
 from potluck.types import Member, Plan, RoundRecord, Stage
-from potluck.verbs import which_run
-from potluck.verbs.attach import exit_code
-from potluck.verbs.detached import arguments_of
-from potluck.verbs.run_log import LOG, complaint, last_line
-from potluck.verbs.run_state import Followed, look, over
-from potluck.verbs.status import as_object, status_lines
-from potluck.verbs.stop import command_to_go_on
 
 PLAN = Plan(micro_batch_size=5, micro_batches=2, stages=(Stage(blocks=(0, 4), group=(Member(device="pi", share=2),)),))
 STARTED = RunStarted(

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from potluck.cli.targets import check_writable, write_text
 from potluck.errors import InputError
-from potluck.verbs.targets import check_writable, write_text
 
 
 def test_regular_files_and_new_ones_will_do(tmp_path: Path) -> None:

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from potluck.cli.verbs.train import pace, prediction, round_lines
+from potluck.commands import here
+from potluck.commands.here import crowding
 from potluck.coordinator.training import TrainResult
 from potluck.types import DeviceSpec, Fleet
-from potluck.verbs import here
-from potluck.verbs.here import crowding
-from potluck.verbs.train import pace, prediction, round_lines
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,9 @@ from typing import TYPE_CHECKING, NamedTuple
 import click
 import msgspec
 
+from potluck.cli.display.device_lines import device_lines, parts_of
+from potluck.cli.session import emit, failures_as_json, terminal
+from potluck.commands.here import RUNS, check_run_dir, crowding, listen_address, local_fleet, newest_run
 from potluck.control.fault_script import Fault, check_devices, read_script
 from potluck.errors import InputError
 from potluck.job.job import Job, load_job
@@ -24,9 +27,6 @@ from potluck.profile.store import default_dir
 from potluck.settings.verb_settings import TrainSettings
 from potluck.types import Fleet, Plan
 from potluck.units import duration_text, milliseconds
-from potluck.verbs.device_lines import device_lines, parts_of
-from potluck.verbs.here import RUNS, check_run_dir, crowding, listen_address, local_fleet, newest_run
-from potluck.verbs.session import emit, failures_as_json, terminal
 
 if TYPE_CHECKING:
     from potluck.coordinator.training import TrainResult
@@ -81,8 +81,8 @@ def train(job_file: str, settings: TrainSettings, *, resume: bool) -> int:
     with terminal(f"potluck train {job_file}", f"reading {job_file}", as_json=settings.json) as it:
         job = load_job(job_file)
         it.display.judged_by(job.best_metric[0])
+        from potluck.commands.training_job import train as train_job
         from potluck.coordinator.run_folder.folder_names import new_run_dir
-        from potluck.runtime.train import train as train_job
 
         it.run_dir = run_dir or new_run_dir(RUNS)
         options = it.options(

@@ -14,8 +14,8 @@ from typing import Any
 
 import click
 
+from potluck.cli.stopping import EXIT_INTERRUPTED
 from potluck.errors import InputError, PotluckError
-from potluck.stopping import EXIT_INTERRUPTED
 
 TRACEBACK = "traceback.txt"
 

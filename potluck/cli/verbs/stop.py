@@ -13,15 +13,15 @@ from typing import Any
 import click
 import psutil
 
+from potluck.cli.display.working import working
+from potluck.cli.verbs.attach import exit_code
+from potluck.cli.verbs.status import go_on, headline
+from potluck.cli.verbs.train import resume_command
+from potluck.commands.run_state import Followed, over
+from potluck.commands.which_run import chosen_run, running
 from potluck.coordinator.run_folder.process_record import ProcessFacts, alive, written
-from potluck.display.working import working
 from potluck.errors import InputError, PotluckError
 from potluck.units import duration_s, duration_text
-from potluck.verbs.attach import exit_code
-from potluck.verbs.run_state import Followed, over
-from potluck.verbs.status import go_on, headline
-from potluck.verbs.train import resume_command
-from potluck.verbs.which_run import chosen_run, running
 
 _EVERY_S = 0.2
 

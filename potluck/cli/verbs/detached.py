@@ -14,19 +14,19 @@ from typing import Any, BinaryIO
 
 import click
 
+from potluck.cli.display.working import working
+from potluck.cli.session import emit, failures_as_json
+from potluck.cli.verbs.status import as_object, status_lines
+from potluck.cli.verbs.train import check, invitation
+from potluck.commands.here import RUNS
+from potluck.commands.run_log import LOG, complaint, last_line
+from potluck.commands.run_state import look
 from potluck.coordinator.run_folder.folder_names import make, new_run_dir, remove_empty
 from potluck.coordinator.run_folder.process_record import ProcessFacts, alive, written
-from potluck.display.working import working
 from potluck.errors import InputError, PotluckError
 from potluck.metrics.records import RECORDS
 from potluck.settings.verb_settings import TrainSettings
 from potluck.units import duration_text
-from potluck.verbs.here import RUNS
-from potluck.verbs.run_log import LOG, complaint, last_line
-from potluck.verbs.run_state import look
-from potluck.verbs.session import emit, failures_as_json
-from potluck.verbs.status import as_object, status_lines
-from potluck.verbs.train import check, invitation
 
 _BEGIN_S = 900.0  # in which a job is read and its model traced
 _END_S = 20.0  # that a process gets to end before it has begun

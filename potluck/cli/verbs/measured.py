@@ -7,16 +7,16 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from potluck.display.measuring import MeasureDisplay, measure_display
+from potluck.cli.display.measuring import MeasureDisplay, measure_display
+from potluck.cli.stopping import Stopping
+from potluck.cli.verbs.train import invitation
+from potluck.commands.here import listen_address, local_fleet
 from potluck.errors import InputError
 from potluck.job.job import Job, load_job
 from potluck.profile.store import Store, default_dir, load
 from potluck.profile.synthetic import synthetic
-from potluck.settings.verb_settings import MeasuringTime
-from potluck.stopping import Stopping
+from potluck.settings.verb_settings import ProfileSettings
 from potluck.types import Fleet, ModelFacts, Profile
-from potluck.verbs.here import listen_address, local_fleet
-from potluck.verbs.train import invitation
 
 if TYPE_CHECKING:
     from potluck.coordinator.samples.prepared_job import PreparedJob
@@ -38,7 +38,7 @@ Check = Callable[[Job, tuple[tuple[int, int], ...]], object]  # of a job and its
 
 def measured(
     job_file: str,
-    settings: MeasuringTime,
+    settings: ProfileSettings,
     imagined: Fleet | None = None,
     check: Check = lambda job, sizes: None,
 ) -> MeasuredJob:
@@ -50,8 +50,8 @@ def measured(
     job = load_job(job_file)
     with measure_display() as display, Stopping(lambda: None):
         display.note("tracing the model")
+        from potluck.commands.choosing import micro_batch_choices
         from potluck.coordinator.samples.prepared_job import prepare_job
-        from potluck.runtime.planning import micro_batch_choices
 
         prepared = prepare_job(job)
         sizes = tuple(micro_batch_choices(prepared))
@@ -65,7 +65,7 @@ def measured(
     return MeasuredJob(job, prepared.facts, profile, sizes, where)
 
 
-def _refuse_ignored(settings: MeasuringTime) -> None:
+def _refuse_ignored(settings: ProfileSettings) -> None:
     """A saved profile has its own devices: flags that describe others would do nothing."""
     given = {
         "--local": settings.local is not None,
@@ -81,10 +81,9 @@ def _refuse_ignored(settings: MeasuringTime) -> None:
 
 
 def _measure(
-    prepared: PreparedJob, fleet: Fleet | None, listen: str, settings: MeasuringTime, display: MeasureDisplay
+    prepared: PreparedJob, fleet: Fleet | None, listen: str, settings: ProfileSettings, display: MeasureDisplay
 ) -> tuple[Profile, str]:
-    from potluck.coordinator.fleet.fleet_profile import MeasuringTime as Choices
-    from potluck.coordinator.fleet.fleet_profile import profile_fleet
+    from potluck.coordinator.fleet.fleet_profile import MeasuringTime, profile_fleet
     from potluck.coordinator.fleet.live_fleet import LiveFleet
     from potluck.coordinator.options import Options
 
@@ -96,7 +95,7 @@ def _measure(
         carrier=settings.carrier, listen=listen, joined=settings.devices, join_timeout_s=settings.timeout,
         timeout_s=settings.timeout, progress=display.note, listening=invitation(settings, display.note),
     )  # fmt: skip
-    choices = Choices(
+    choices = MeasuringTime(
         seconds=settings.profile_seconds, store=store, fresh=settings.fresh, timeout_s=settings.timeout,
         note=display.note, progress=display.progress,
     )  # fmt: skip

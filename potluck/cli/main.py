@@ -10,9 +10,9 @@ from typing import Any, TypeVar
 import click
 
 from potluck import __version__
-from potluck.cli_runs import attach, status, stop
+from potluck.cli.failures import OneLineGroup, said_as_json
+from potluck.cli.run_verbs import attach, status, stop
 from potluck.errors import InputError
-from potluck.failures import OneLineGroup, said_as_json
 from potluck.settings.verb_settings import (
     JoinSettings,
     PlanSettings,
@@ -125,7 +125,7 @@ def demo(devices: str, run_dir: Path | None, json: bool | None) -> int:
     Example:
       potluck demo --devices 1,0.6,0.4
     """
-    from potluck.verbs.demo import demo as run
+    from potluck.cli.verbs.demo import demo as run
 
     return run(devices, run_dir, as_json=bool(json))
 
@@ -160,10 +160,10 @@ def train(job: str, resume: bool, detach: bool, config: Path | None, **flags: An
     """
     settings = _settled(TrainSettings, flags, config)
     if detach:
-        from potluck.verbs.detached import arguments_of, train_detached
+        from potluck.cli.verbs.detached import arguments_of, train_detached
 
         return train_detached(arguments_of(job, flags, config, resume=resume), settings, resume=resume)
-    from potluck.verbs.train import train as run
+    from potluck.cli.verbs.train import train as run
 
     return run(job, settings, resume=resume)
 
@@ -188,7 +188,7 @@ def profile(job: str, config: Path | None, **flags: Any) -> int:
       potluck profile job.py --save profile.json
     """
     settings = _settled(ProfileSettings, flags, config)
-    from potluck.verbs.profile import profile as run
+    from potluck.cli.verbs.profile import profile as run
 
     return run(job, settings)
 
@@ -233,7 +233,7 @@ def plan(job: str, config: Path | None, **flags: Any) -> int:
       potluck plan job.py --fleet fleet.toml --planner asteroid
     """
     settings = _settled(PlanSettings, flags, config)
-    from potluck.verbs.plan import plan as run
+    from potluck.cli.verbs.plan import plan as run
 
     return run(job, settings)
 
@@ -264,7 +264,7 @@ def simulate(job: str, config: Path | None, **flags: Any) -> int:
     asked = {key: flags.pop(key) for key in ("add", "remove", "slow", "link", "batch_size")}
     shown = {key: flags.pop(key) for key in ("plan_file", "compare", "gantt")}
     settings = _settled(PlanSettings, flags, config)
-    from potluck.verbs.simulate import simulate as run
+    from potluck.cli.verbs.simulate import simulate as run
 
     return run(job, settings, asked, **shown)
 
@@ -291,7 +291,7 @@ def join(address: str, config: Path | None, **flags: Any) -> int:
       potluck join 192.168.1.5:7117 --plain-network 192.168.1.0/24
     """
     settings = _settled(JoinSettings, flags, config)
-    from potluck.verbs.join import join as run
+    from potluck.cli.verbs.join import join as run
 
     return run(address, settings)
 
@@ -316,11 +316,11 @@ def verify(job: str | None, run_dir: Path | None, rounds: int, config: Path | No
     """
     if job is not None and run_dir is None:
         settings = _settled(TrainSettings, flags, config)
-        from potluck.verbs.verify import verify_numbers
+        from potluck.cli.verbs.verify import verify_numbers
 
         return verify_numbers(job, settings, rounds)
     if run_dir is not None and job is None:
-        from potluck.verbs.verify import verify_run
+        from potluck.cli.verbs.verify import verify_run
 
         return verify_run(run_dir, as_json=bool(flags["json"]))
     raise InputError("verify: give either a job file or --run DIR")

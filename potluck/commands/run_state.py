@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from potluck.commands.run_log import LOG, complaint, last_line
 from potluck.coordinator.run_folder.process_record import ProcessFacts, alive, written
 from potluck.metrics.clock import RecordClock
 from potluck.metrics.records import RECORDS, CheckpointRecord, IncidentRecord, Record, RunEnded, RunStarted, read_from
 from potluck.metrics.run_view import RunView
-from potluck.verbs.run_log import LOG, complaint, last_line
 
 State = Literal["starting", "running", "ending", "finished", "stopped", "early", "failed", "interrupted"]
 _INTERRUPTED = "interrupted"  # what train says when it was stopped at once

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from potluck.display.planning import hanging, table
+from potluck.cli.display.plan_lines import hanging, table
 from potluck.simulate.outlook import SimulatedRun
 from potluck.units import milliseconds, size_text
 

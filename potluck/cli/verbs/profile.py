@@ -7,14 +7,14 @@ from collections.abc import Sequence
 import click
 import msgspec
 
+from potluck.cli.session import emit, failures_as_json
+from potluck.cli.targets import check_writable
+from potluck.cli.verbs.measured import measured
 from potluck.profile.cells import only
 from potluck.profile.store import save
 from potluck.settings.verb_settings import ProfileSettings
 from potluck.types import DeviceProfile, LinkProfile, ModelFacts, Profile
 from potluck.units import size_text
-from potluck.verbs.measured import measured
-from potluck.verbs.session import emit, failures_as_json
-from potluck.verbs.targets import check_writable
 
 _MANY_BLOCKS = 60
 

@@ -11,17 +11,17 @@ from pathlib import Path
 
 import click
 
+from potluck.cli.display.choose import Display, open_display
+from potluck.cli.failures import StoppedByUser, traceback_kept
+from potluck.cli.stopping import EXIT_INTERRUPTED
+from potluck.cli.verbs.status import go_on, headline
+from potluck.commands.run_log import last_line
+from potluck.commands.run_state import Followed, FoundRun, over
+from potluck.commands.which_run import chosen_run
 from potluck.coordinator.run_folder.process_record import alive, written
-from potluck.display.choose import Display, open_display
 from potluck.errors import DeviceError, PotluckError
-from potluck.failures import StoppedByUser, traceback_kept
 from potluck.metrics.records import Record
-from potluck.stopping import EXIT_INTERRUPTED
 from potluck.types import RoundRecord
-from potluck.verbs.run_log import last_line
-from potluck.verbs.run_state import Followed, FoundRun, over
-from potluck.verbs.status import go_on, headline
-from potluck.verbs.which_run import chosen_run
 
 _EVERY_S = 0.2
 _LANES = 20  # rounds after which nothing is left of those before them in a lane

@@ -23,7 +23,7 @@ def status(run: Path | None, json: bool) -> int:
       potluck status
       potluck status runs/20260131-120000 --json
     """
-    from potluck.verbs.status import status as show
+    from potluck.cli.verbs.status import status as show
 
     return show(run, as_json=json)
 
@@ -40,7 +40,7 @@ def attach(run: Path | None) -> int:
       potluck attach
       potluck attach runs/20260131-120000
     """
-    from potluck.verbs.attach import attach as follow
+    from potluck.cli.verbs.attach import attach as follow
 
     return follow(run)
 
@@ -59,6 +59,6 @@ def stop(run: Path | None, now: bool, timeout: str) -> int:
       potluck stop
       potluck stop runs/20260131-120000 --now
     """
-    from potluck.verbs.stop import stop as end
+    from potluck.cli.verbs.stop import stop as end
 
     return end(run, now=now, timeout=timeout)

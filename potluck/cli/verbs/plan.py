@@ -7,7 +7,11 @@ from typing import Any
 import click
 import msgspec
 
-from potluck.display.planning import code_line, columns, hanging, reasons, run_lines, shape_text
+from potluck.cli.display.plan_lines import code_line, columns, hanging, reasons, run_lines, shape_text
+from potluck.cli.session import emit, failures_as_json
+from potluck.cli.targets import check_writable, write_text
+from potluck.cli.verbs.measured import MeasuredJob
+from potluck.cli.verbs.planners import PlannersAnswer, ground, look, plan_text, run_summary
 from potluck.plan.events.event_simulation import Simulated
 from potluck.plan.explain import Explainer, bound_words
 from potluck.plan.search.plan_search import Found
@@ -15,10 +19,6 @@ from potluck.settings.verb_settings import PlanSettings
 from potluck.simulate.outlook import SimulatedRun, run
 from potluck.types import Plan
 from potluck.units import milliseconds
-from potluck.verbs.measured import MeasuredJob
-from potluck.verbs.planning import PlannersAnswer, ground, look, plan_text, run_summary
-from potluck.verbs.session import emit, failures_as_json
-from potluck.verbs.targets import check_writable, write_text
 
 
 def plan(job_file: str, settings: PlanSettings) -> int:

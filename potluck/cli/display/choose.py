@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import Protocol
 
-from potluck.display.lines import LineDisplay
+from potluck.cli.display.lines import LineDisplay
 from potluck.metrics.records import Record
 
 
@@ -52,6 +52,6 @@ def open_display(title: str, first_note: str) -> Display:
         return LineDisplay(sys.stderr)
     from rich.console import Console
 
-    from potluck.display.live import LiveDisplay
+    from potluck.cli.display.live import LiveDisplay
 
     return LiveDisplay(Console(stderr=True), title, first_note)

@@ -5,12 +5,12 @@ from __future__ import annotations
 import contextlib
 from pathlib import Path
 
+from potluck.commands.here import RUNS
+from potluck.commands.run_log import LOG
 from potluck.control.ledger import RUN
 from potluck.coordinator.run_folder.process_record import PROCESS, alive, written
 from potluck.errors import InputError
 from potluck.metrics.records import RECORDS
-from potluck.verbs.here import RUNS
-from potluck.verbs.run_log import LOG
 
 
 def chosen_run(given: Path | None) -> Path:

@@ -9,9 +9,15 @@ from typing import Any
 
 import click
 
-from potluck.display.comparing import compare_lines
-from potluck.display.planning import change_words, columns, hanging, run_lines
-from potluck.display.working import working
+from potluck.cli.display.comparing import compare_lines
+from potluck.cli.display.plan_lines import change_words, columns, hanging, run_lines
+from potluck.cli.display.working import working
+from potluck.cli.session import emit, failures_as_json
+from potluck.cli.targets import check_writable, write_text
+from potluck.cli.verbs.measured import MeasuredJob
+from potluck.cli.verbs.plan import explainer
+from potluck.cli.verbs.planners import OWN, ask, ground, known_names, look, run_summary
+from potluck.cli.verbs.what_if_flags import WhatIfs, read_changes
 from potluck.errors import InputError, PlanError
 from potluck.plan.baselines import PLANNERS
 from potluck.plan.search.plan_search import Found
@@ -20,12 +26,6 @@ from potluck.settings.verb_settings import PlanSettings
 from potluck.simulate.gantt import svg, text
 from potluck.simulate.outlook import SimulatedRun, run
 from potluck.types import DeviceSpec, Fleet, Plan
-from potluck.verbs.changes import WhatIfs, read_changes
-from potluck.verbs.measured import MeasuredJob
-from potluck.verbs.plan import explainer
-from potluck.verbs.planning import OWN, ask, ground, known_names, look, run_summary
-from potluck.verbs.session import emit, failures_as_json
-from potluck.verbs.targets import check_writable, write_text
 
 
 @dataclass(frozen=True)

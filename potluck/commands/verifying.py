@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from potluck.commands.training_job import choose_plan
 from potluck.control.ledger import LEDGER, Ledger
 from potluck.coordinator.fleet.live_fleet import LiveFleet
 from potluck.coordinator.options import Options
@@ -26,7 +27,6 @@ from potluck.job.learning_rates import multiplier
 from potluck.model.build import as_module
 from potluck.plan.exactness import why_not_uncut
 from potluck.plan.routes import micro_batch_sizes
-from potluck.runtime.train import choose_plan
 from potluck.tensors.checkpoint import load, newest
 from potluck.types import Fleet, Plan
 from potluck.uncut.uncut_run import UncutRun

@@ -9,14 +9,14 @@ from typing import Any
 import click
 import msgspec
 
+from potluck.cli.display.device_lines import device_lines, parts_of
+from potluck.cli.session import emit, failures_as_json
+from potluck.commands.run_state import FoundRun, State, look
+from potluck.commands.which_run import chosen_run, running
 from potluck.coordinator.run_folder.folder_names import MODEL
 from potluck.metrics.records import EvaluationRecord
 from potluck.metrics.run_view import evaluation_text
 from potluck.units import duration_text
-from potluck.verbs.device_lines import device_lines, parts_of
-from potluck.verbs.run_state import FoundRun, State, look
-from potluck.verbs.session import emit, failures_as_json
-from potluck.verbs.which_run import chosen_run, running
 
 SHOWN_INCIDENTS = 4
 _WORDS: dict[State, str] = {

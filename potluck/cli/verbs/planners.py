@@ -8,7 +8,9 @@ from typing import Any
 
 import msgspec
 
-from potluck.display.working import working
+from potluck.cli.display.working import working
+from potluck.cli.verbs.measured import Check, MeasuredJob, measured
+from potluck.commands.here import local_fleet
 from potluck.errors import InputError
 from potluck.plan.baselines import PLANNERS
 from potluck.plan.groups import shareable
@@ -18,8 +20,6 @@ from potluck.settings.fleet_file import read_fleet
 from potluck.settings.verb_settings import PlanSettings
 from potluck.simulate.outlook import SimulatedRun
 from potluck.types import Plan
-from potluck.verbs.here import local_fleet
-from potluck.verbs.measured import Check, MeasuredJob, measured
 
 OWN = "potluck"
 

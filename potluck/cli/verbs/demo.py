@@ -7,12 +7,12 @@ from pathlib import Path
 
 import click
 
+from potluck.cli.session import terminal
+from potluck.cli.verbs.train import pace, report, round_lines
+from potluck.commands.here import RUNS, check_run_dir, crowding
 from potluck.errors import InputError
 from potluck.types import DeviceSpec, Fleet
 from potluck.units import speeds
-from potluck.verbs.here import RUNS, check_run_dir, crowding
-from potluck.verbs.session import terminal
-from potluck.verbs.train import pace, report, round_lines
 
 
 def demo(devices: str, run_dir: Path | None, *, as_json: bool) -> int:
@@ -23,9 +23,9 @@ def demo(devices: str, run_dir: Path | None, *, as_json: bool) -> int:
     given = ", ".join(f"{device.speed:g}" for device in fleet.devices)
     title = f"potluck demo: one model on {len(fleet.devices)} devices, of speed {given}"
     with terminal(title, "loading PyTorch", as_json=as_json) as it:
+        from potluck.commands.demo_job import job, test_labels
+        from potluck.commands.training_job import train
         from potluck.coordinator.run_folder.folder_names import new_run_dir
-        from potluck.demo_job import job, test_labels
-        from potluck.runtime.train import train
 
         it.display.judged_by(job.best_metric[0])
         it.run_dir = run_dir or new_run_dir(RUNS)
@@ -56,14 +56,14 @@ def _fleet(devices: str) -> Fleet:
 
 def train_command(devices: str, *, as_json: bool) -> list[str]:
     """What trains the demo's job: the demo itself always begins anew."""
-    from potluck import demo_job
+    from potluck.commands import demo_job
 
     return ["train", demo_job.__file__, "--local", devices, *(["--json"] if as_json else [])]
 
 
 def next_steps(run_dir: Path) -> tuple[tuple[str, str], ...]:
     """Two commands worth trying after the demo, and why."""
-    from potluck import demo_job
+    from potluck.commands import demo_job
 
     example = Path("examples/digits_cnn.py")
     job_file = example if example.is_file() else Path(demo_job.__file__)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from potluck.commands.trying import Tries, try_plans
 from potluck.coordinator.fleet.fleet_profile import MeasuringTime, profile_fleet
 from potluck.coordinator.fleet.live_fleet import LiveFleet
 from potluck.coordinator.options import Options
@@ -12,7 +13,6 @@ from potluck.metrics.tally import Tally
 from potluck.plan.groups import shareable
 from potluck.plan.search.plan_search import Found, find_plan
 from potluck.profile.store import Store
-from potluck.runtime.trying import Tries, try_plans
 from potluck.types import Profile
 from potluck.units import duration_text, milliseconds
 

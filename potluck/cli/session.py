@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
-from potluck.display.choose import Display, open_display
+from potluck.cli.display.choose import Display, open_display
+from potluck.cli.failures import StoppedByUser, traceback_kept
+from potluck.cli.stopping import Stopping
 from potluck.errors import PotluckError
-from potluck.failures import StoppedByUser, traceback_kept
 from potluck.metrics.records import Record, RunStarted
-from potluck.stopping import Stopping
 
 if TYPE_CHECKING:
     from potluck.coordinator.options import Options

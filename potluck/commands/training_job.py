@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
+from potluck.commands.choosing import plan_for
 from potluck.coordinator.fleet.live_fleet import InterruptedRun, LiveFleet
 from potluck.coordinator.options import Options
 from potluck.coordinator.run_folder.folder import check_resumable, kept_profile, known_run
@@ -22,7 +23,6 @@ from potluck.paramserver.push_log import PUSHES, workers_of
 from potluck.plan.baselines import even_plan
 from potluck.plan.cost.memory import SpanBytes, stage_bytes
 from potluck.plan.validate import read_plan, validate
-from potluck.runtime.planning import plan_for
 from potluck.types import DeviceSpec, Fleet, Plan
 
 

@@ -10,13 +10,13 @@ from itertools import pairwise
 from pathlib import PurePath
 from typing import cast
 
+from potluck.cli.failures import complain, traceback_kept
+from potluck.commands.here import cores
 from potluck.errors import InputError
-from potluck.failures import complain, traceback_kept
 from potluck.settings.address import check_reachable, split_address
 from potluck.settings.local_address import address_towards, resolve
 from potluck.settings.verb_settings import JoinSettings
 from potluck.types import COORDINATOR, LONGEST_NAME, DeviceKind, DeviceSpec
-from potluck.verbs.here import cores
 from potluck.wire.messages import PROOF_VARIABLE
 
 EXIT_OVER = 1  # of an agent that was told to stop before its run was finished

@@ -7,14 +7,14 @@ from pathlib import Path
 
 import click
 
+from potluck.cli.session import emit, terminal
+from potluck.commands.here import own_fleet
 from potluck.control.audit import Audit, audit
 from potluck.job.job import load_job
 from potluck.paramserver.applied_pushes import audit as audit_pushes
 from potluck.paramserver.push_log import PUSHES, entries, workers_of
 from potluck.plan.validate import read_plan
 from potluck.settings.verb_settings import TrainSettings
-from potluck.verbs.here import own_fleet
-from potluck.verbs.session import emit, terminal
 
 TWO_DEVICES = (("local1", 1.0), ("local2", 1.0))
 
@@ -28,7 +28,7 @@ def verify_numbers(job_file: str, settings: TrainSettings, rounds: int) -> int:
     plan = read_plan(settings.plan) if settings.plan is not None else None
     with terminal(f"potluck verify {job_file}", f"reading {job_file}", as_json=settings.json) as it:
         job = load_job(job_file)
-        from potluck.runtime.verify import verify_job
+        from potluck.commands.verifying import verify_job
 
         options = it.options(carrier=settings.carrier, timeout_s=settings.timeout)
         found = verify_job(job, plan, fleet, rounds, options)
