@@ -6,13 +6,13 @@ from dataclasses import replace
 
 import torch
 
-from benchmarks.case import Case
 from potluck.commands.verifying import run_uncut
 from potluck.coordinator.samples.loading import training_loader
 from potluck.coordinator.samples.prepared_job import PreparedJob
 from potluck.model.forms import LABEL, call_model
 from potluck.plan.routes import micro_batch_sizes
 from potluck.types import Member, Plan, Stage
+from tests.models.case import Case
 
 
 def eager_difference(case: Case, prepared: PreparedJob) -> tuple[str, ...]:

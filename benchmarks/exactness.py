@@ -20,16 +20,16 @@ from dataclasses import asdict, dataclass
 import click
 import torch
 
-from benchmarks.case import Case
 from benchmarks.eager import eager_difference
-from benchmarks.zoo import all_cases, core_cases
-from benchmarks.zoo_jobs import case_job, cut, devices, grouped
 from potluck.commands.verifying import TOLERANCE, compare
 from potluck.coordinator.fleet.live_fleet import LiveFleet
 from potluck.coordinator.options import Options
 from potluck.coordinator.samples.prepared_job import PreparedJob, prepare_job
 from potluck.plan.exactness import why_not_uncut
 from potluck.types import Fleet, Plan
+from tests.models.case import Case
+from tests.models.zoo import all_cases, core_cases
+from tests.models.zoo_jobs import case_job, cut, devices, grouped
 
 ROUNDS, JUDGED_ROUNDS = 3, 8
 FLEET = 4

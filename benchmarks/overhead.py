@@ -23,7 +23,6 @@ import torch
 
 from benchmarks import workloads
 from benchmarks.workloads import Workload
-from benchmarks.zoo_jobs import devices
 from potluck.coordinator.fleet.live_fleet import LiveFleet
 from potluck.coordinator.options import Options
 from potluck.coordinator.samples.loading import training_loader
@@ -34,6 +33,7 @@ from potluck.metrics.records import RECORDS, read
 from potluck.model.forms import LABEL, call_model
 from potluck.plan.baselines import even_plan
 from potluck.types import Fleet, Member, Plan, Stage
+from tests.models.zoo_jobs import devices
 
 SIZES = {"mobilenet_v2": (16, 8), "gpt_10m": (4, 8)}  # samples of a micro-batch, micro-batches of a round
 

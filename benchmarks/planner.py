@@ -22,7 +22,6 @@ import click
 import numpy as np
 
 from benchmarks.exhaustive import all_that_fit, best_of_all
-from benchmarks.planner_instances import instance
 from benchmarks.predictions import memory_ratios, prediction_errors, say
 from potluck.errors import PlanError
 from potluck.plan.baselines import PLANNERS
@@ -33,6 +32,7 @@ from potluck.plan.events.event_simulation import simulate
 from potluck.plan.search.bound import lower_bound_s
 from potluck.plan.search.plan_search import Search, find_plan
 from potluck.types import ModelFacts, Plan, Profile
+from tests.models.planner_instances import instance
 
 Figures = dict[str, Any]
 ROWS, MICRO_BATCHES = 8, 8

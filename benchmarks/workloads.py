@@ -13,9 +13,9 @@ import torch
 from torch import Tensor, nn
 
 import potluck
-from benchmarks.case import Case, Inputs, next_tokens, seeded
-from benchmarks.zoo_hf import CLASSES, Logits, hf_efficientnet_b1, hf_mobilenet_v2, hf_resnet50
 from potluck.errors import InputError
+from tests.models.case import Case, Inputs, next_tokens, seeded
+from tests.models.zoo_hf import CLASSES, Logits, hf_efficientnet_b1, hf_mobilenet_v2, hf_resnet50
 
 BATCH = 240
 MICRO_BATCH = 8

@@ -18,12 +18,12 @@ from torch import Tensor, nn
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe
 from torch.distributed.pipelining.schedules import PipelineScheduleSingle
 
-from benchmarks.case import Case
 from benchmarks.peers.layers import even_span, layers
 from benchmarks.peers.memory_order import ChannelsLast
 from benchmarks.peers.program import Rounds, Run, Watchdog, finish, run_options
 from benchmarks.peers.ranks import Place, agreed, joined
 from benchmarks.workloads import BATCHES, plain, samples, sgd
+from tests.models.case import Case
 
 TIED = "model.transformer.wte.weight"  # the only tied weight of the workloads
 TRIALS_S, LEAST_SIZES = 60.0, 2  # in all; after that, no more sizes are tried

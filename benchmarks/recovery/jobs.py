@@ -6,10 +6,10 @@ import torch
 from torch import nn
 
 import potluck
-from benchmarks.case import Case
 from benchmarks.workloads import gpt, plain
-from benchmarks.zoo_jobs import with_dropout
 from potluck.types import Member, ModelFacts, Plan, Stage
+from tests.models.case import Case
+from tests.models.zoo_jobs import with_dropout
 
 MICRO_BATCH, MICRO_BATCHES = 4, 6
 

@@ -11,14 +11,14 @@ from torch import nn
 from torch.nn import functional as F
 
 import potluck
-from benchmarks.zoo import all_cases
-from benchmarks.zoo_jobs import case_job, cut, devices, grouped
 from potluck.commands.verifying import TOLERANCE, compare
 from potluck.coordinator.fleet.live_fleet import LiveFleet
 from potluck.coordinator.options import Options
 from potluck.coordinator.samples.prepared_job import prepare_job
 from potluck.plan.exactness import why_not_uncut
 from potluck.types import Fleet
+from tests.models.zoo import all_cases
+from tests.models.zoo_jobs import case_job, cut, devices, grouped
 
 QUICK = ("residual_cnn", "unet", "padded_encoder", "dropout_net")
 CASES = {case.name: case for case in all_cases()}

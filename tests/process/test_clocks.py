@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from benchmarks.zoo import core_cases
-from benchmarks.zoo_jobs import case_job, cut
 from potluck.control.audit import audit
 from potluck.coordinator.options import Options
 from potluck.coordinator.samples.prepared_job import prepare_job
 from potluck.coordinator.training import run_on
 from potluck.metrics.records import RECORDS, IncidentRecord, read
+from tests.models.zoo import core_cases
+from tests.models.zoo_jobs import case_job, cut
 from tests.process.agents import final_state, fleet_of
 from tests.process.jumping_clock_agent import jumping
 

@@ -10,8 +10,6 @@ import torch
 from safetensors.torch import load_file
 from torch import nn
 
-from benchmarks.zoo import core_cases
-from benchmarks.zoo_jobs import case_job, cut, grouped
 from potluck import SGD, Job
 from potluck.commands.training_job import train
 from potluck.commands.verifying import TOLERANCE, compare
@@ -20,6 +18,8 @@ from potluck.coordinator.options import Options
 from potluck.coordinator.samples.prepared_job import prepare_job
 from potluck.paramserver.policies import choose
 from potluck.types import DeviceSpec, Fleet
+from tests.models.zoo import core_cases
+from tests.models.zoo_jobs import case_job, cut, grouped
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU; torch sees none here")
 

@@ -14,7 +14,6 @@ from torch import nn
 from torch.nn import functional as F
 
 import potluck
-from benchmarks.zoo_jobs import cut, devices
 from potluck.cli.verbs.train import summary
 from potluck.cli.verbs.verify import audit_lines
 from potluck.commands.verifying import compare
@@ -31,6 +30,7 @@ from potluck.metrics.records import RECORDS, CheckpointRecord, EvaluationRecord,
 from potluck.model.empty import empty_weights
 from potluck.tensors.checkpoint import best, best_path, load
 from potluck.types import Fleet, Member, Plan, Stage
+from tests.models.zoo_jobs import cut, devices
 
 PATIENT = 60.0
 

@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 import torch
 
-from benchmarks.zoo import core_cases
-from benchmarks.zoo_jobs import case_job, cut
 from potluck.commands.verifying import compare
 from potluck.coordinator.options import Options
 from potluck.coordinator.samples.prepared_job import prepare_job
 from potluck.coordinator.training import run_on
 from potluck.errors import PotluckError
 from potluck.job.job import Job
+from tests.models.zoo import core_cases
+from tests.models.zoo_jobs import case_job, cut
 from tests.process.agents import fleet_of
 
 ROUNDS = 4

@@ -15,8 +15,6 @@ from typing import Any
 import pytest
 import torch
 
-from benchmarks.zoo import core_cases
-from benchmarks.zoo_jobs import case_job, cut, devices, grouped
 from potluck.control.audit import audit
 from potluck.control.fault_script import Fault
 from potluck.control.ledger import LEDGER, Ledger
@@ -30,6 +28,8 @@ from potluck.metrics.records import RECORDS, IncidentRecord, PlanAdopted, read
 from potluck.plan.search.plan_search import find_plan
 from potluck.tensors.checkpoint import load, newest
 from potluck.types import DeviceSpec, Fleet, Plan, RoundRecord
+from tests.models.zoo import core_cases
+from tests.models.zoo_jobs import case_job, cut, devices, grouped
 
 PATIENT = 60.0
 ROUNDS = 8

@@ -13,8 +13,6 @@ from safetensors.torch import load_file
 
 import potluck
 import potluck.errors
-from benchmarks.zoo import core_cases
-from benchmarks.zoo_jobs import CaseSamples, case_job, cut, devices
 from potluck.commands.choosing import micro_batch_choices
 from potluck.commands.training_job import train
 from potluck.commands.trying import Tries, try_plans
@@ -31,6 +29,8 @@ from potluck.metrics.records import RECORDS, EvaluationRecord, IncidentRecord, r
 from potluck.plan.events.refine import corrected
 from potluck.tensors.checkpoint import load, newest
 from potluck.types import Fleet, Member, Plan, Stage
+from tests.models.zoo import core_cases
+from tests.models.zoo_jobs import CaseSamples, case_job, cut, devices
 
 PATIENT = 60.0
 

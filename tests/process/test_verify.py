@@ -11,12 +11,12 @@ from torch import nn
 from torch.nn import functional as F
 
 import potluck
-from benchmarks.zoo_jobs import devices
 from potluck.commands.verifying import Verification, prepare_in_float64, shorten, verify_job
 from potluck.coordinator.options import Options
 from potluck.coordinator.samples.prepared_job import prepare_job
 from potluck.errors import PotluckError
 from potluck.types import DeviceSpec, Fleet, Member, Plan, Stage
+from tests.models.zoo_jobs import devices
 
 
 class Single(nn.Linear):

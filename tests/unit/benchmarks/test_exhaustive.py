@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from benchmarks.exhaustive import all_that_fit, best_of_all
-from benchmarks.planner_instances import instance
 from potluck.plan.cost.round_time import CostModel
+from tests.models.planner_instances import instance
 
 
 @pytest.mark.parametrize("seed", range(4))

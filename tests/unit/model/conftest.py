@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from benchmarks.zoo import all_cases
 from potluck.model.build import BuiltModel
+from tests.models.zoo import all_cases
 from tests.unit.model.small_models import build_case
 
 CASES = {case.name: case for case in all_cases()}

@@ -9,8 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from benchmarks.case import IGNORED, Case, Inputs
 from potluck.model.build import BuiltModel, build
+from tests.models.case import IGNORED, Case, Inputs
 from tests.unit.model.pipeline import MicroBatch, Pipeline, differing, even_cuts, uncut, uncut_tensors
 
 WIDTH = 6

@@ -7,10 +7,10 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from benchmarks.zoo import residual_cnn
 from potluck.compute.runner import Rows
 from potluck.errors import InputError, ModelError
 from potluck.program.blocks import facts
+from tests.models.zoo import residual_cnn
 from tests.unit.model.pipeline import Pipeline, differing, even_cuts, uncut
 from tests.unit.model.small_models import (
     assert_equals_eager,

@@ -7,12 +7,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from benchmarks.zoo import all_cases
 from potluck.errors import ModelError
 from potluck.model.build import build
 from potluck.program.blocks import facts
 from potluck.program.carve import Carver
 from potluck.program.program import shape_of
+from tests.models.zoo import all_cases
 from tests.unit.model.pipeline import Pipeline, distance, even_cuts, uncut, uncut_tensors
 from tests.unit.model.small_models import (
     WIDTH,

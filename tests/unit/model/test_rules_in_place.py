@@ -10,8 +10,8 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from benchmarks.zoo import residual_cnn
 from potluck.errors import ModelError
+from tests.models.zoo import residual_cnn
 from tests.unit.model.pipeline import Pipeline, even_cuts
 from tests.unit.model.small_models import (
     assert_equals_eager,

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 import torch
 
-from benchmarks.case import IGNORED
-from benchmarks.zoo import padded_encoder
 from potluck.errors import ModelError
 from potluck.model.probe import probe
+from tests.models.case import IGNORED
+from tests.models.zoo import padded_encoder
 from tests.unit.model.pipeline import Pipeline, even_cuts, uncut
 from tests.unit.model.small_models import build_case, build_small, feeds_of, stepped, weights_of
 

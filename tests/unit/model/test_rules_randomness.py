@@ -9,12 +9,12 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from benchmarks.zoo import dropout_net
 from potluck.compute.interpret import Code, Context
 from potluck.compute.our_operators import _attention_dropout
 from potluck.compute.randomness import Draw, keep_mask
 from potluck.errors import ModelError
 from potluck.program.program import inputs_of, shape_of
+from tests.models.zoo import dropout_net
 from tests.unit.model.pipeline import CPU, Pipeline, differing, distance, even_cuts, uncut, uncut_tensors
 from tests.unit.model.small_models import (
     WIDTH,

@@ -10,13 +10,13 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from benchmarks.zoo import hf_bert_small
 from potluck.compute.interpret import Code, Context
 from potluck.compute.randomness import Draw
 from potluck.errors import ModelError
 from potluck.model.build import build
 from potluck.model.forms import outputs_as_given
 from potluck.program.program import Here, inputs_of, shape_of
+from tests.models.zoo import hf_bert_small
 from tests.unit.model.pipeline import Pipeline, even_cuts
 from tests.unit.model.small_models import (
     WIDTH,

@@ -7,12 +7,12 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from benchmarks.case import token_loss
-from benchmarks.zoo import decoder, padded_encoder
 from potluck.errors import ModelError
 from potluck.model.build import build
 from potluck.model.empty import empty_weights
 from potluck.program.blocks import facts
+from tests.models.case import token_loss
+from tests.models.zoo import decoder, padded_encoder
 from tests.unit.model.pipeline import Pipeline, differing, distance, even_cuts, uncut, uncut_tensors
 from tests.unit.model.small_models import (
     WIDTH,
@@ -254,7 +254,7 @@ def test_a_model_of_many_gigabytes_is_cut_without_its_weights():
 
     from transformers import LlamaConfig, LlamaForCausalLM
 
-    from benchmarks.zoo_hf import Logits
+    from tests.models.zoo_hf import Logits
 
     config = LlamaConfig(
         vocab_size=32000,

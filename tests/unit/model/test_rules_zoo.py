@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from benchmarks.zoo import all_cases, call
 from potluck.program.blocks import facts, with_boundaries
 from potluck.program.program import decode, encode
+from tests.models.zoo import all_cases, call
 from tests.unit.model.pipeline import Pipeline, differing, distance, even_cuts, uncut, uncut_tensors
 from tests.unit.model.small_models import build_case, feeds_of, micro_batches
 

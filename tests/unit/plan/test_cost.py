@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from benchmarks.exhaustive import every_shape
-from benchmarks.planner_instances import instance
 from potluck.plan.cost.round_time import CostModel, Shape
 from potluck.plan.events.event_simulation import simulate
 from potluck.types import COORDINATOR, BlockProfile, DeviceProfile, DeviceSpec, LinkProfile, Medium, Profile, Timing
+from tests.models.planner_instances import instance
 from tests.unit.builders import facts as chain_facts
 
 few = settings(max_examples=30, deadline=None, derandomize=True)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks.planner_instances import instance
 from potluck.plan.search.plan_search import find_plan
+from tests.models.planner_instances import instance
 
 SIZES = [(size, 48 // size) for size in (2, 4, 6, 8, 12, 16, 24, 48)]
 

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 import pytest
 from msgspec.structs import replace
 
-from benchmarks.planner_instances import instance
 from potluck.plan.cost.memory import SpanBytes, peak_bytes, stage_bytes
 from potluck.plan.cost.resident import USUAL, to_rehearse, with_resident
 from potluck.plan.cost.tables import DeviceTables, Tables
 from potluck.types import Member, Plan, Stage
+from tests.models.planner_instances import instance
 
 FACTS, PROFILE = instance(0, 1, 6, memory=False)
 ROWS, IN_FLIGHT = 8, 2

@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from benchmarks.case import Case, Inputs, images, seeded
+from tests.models.case import Case, Inputs, images, seeded
 
 
 class Mlp(nn.Module):

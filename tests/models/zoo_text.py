@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from benchmarks.case import IGNORED, Case, Inputs, images, next_tokens, padded_tokens, seeded, token_loss
+from tests.models.case import IGNORED, Case, Inputs, images, next_tokens, padded_tokens, seeded, token_loss
 
 VOCABULARY = 256
 WIDTH = 64

@@ -7,7 +7,7 @@ import pytest
 from potluck.errors import DeviceError, DeviceLost
 from potluck.wire.channel import Disconnected, Received
 from potluck.wire.messages import PROTOCOL, Failed, Leaving, Linked, Stop
-from tests.unit.runtime.fake_server import roster_of
+from tests.unit.coordinator.fake_server import roster_of
 
 
 def _nobody(name: str) -> None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from benchmarks.case import IGNORED, Case, Inputs, call
-from benchmarks.zoo_hf import (
+from tests.models.case import IGNORED, Case, Inputs, call
+from tests.models.zoo_hf import (
     hf_bert_small,
     hf_efficientnet_b1,
     hf_gpt2,
@@ -12,8 +12,8 @@ from benchmarks.zoo_hf import (
     hf_resnet50,
     hf_vit,
 )
-from benchmarks.zoo_text import adapters, decoder, dropout_net, padded_encoder, sequence_first
-from benchmarks.zoo_vision import inverted_residual, mlp, residual_cnn, unet
+from tests.models.zoo_text import adapters, decoder, dropout_net, padded_encoder, sequence_first
+from tests.models.zoo_vision import inverted_residual, mlp, residual_cnn, unet
 
 __all__ = [
     "IGNORED",

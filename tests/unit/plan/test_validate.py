@@ -16,7 +16,7 @@ from potluck.plan.validate import read_plan, validate
 from potluck.types import Plan
 from tests.unit.builders import chain, facts, fleet
 
-DOCS = (Path(__file__).parents[2] / "docs" / "plan-format.md").read_text()
+DOCS = (Path(__file__).parents[3] / "docs" / "plan-format.md").read_text()
 EXAMPLE = re.findall(r"```json\n(.*?)```", DOCS, re.DOTALL)[0]
 PROMISED = {m.replace("\\|", "|") for m in re.findall(r"`(plan(?:\.json)?: [^`]*)`", DOCS)}
 

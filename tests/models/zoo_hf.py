@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from benchmarks.case import Case, Inputs, images, next_tokens, padded_tokens, seeded, token_loss
+from tests.models.case import Case, Inputs, images, next_tokens, padded_tokens, seeded, token_loss
 
 SIDE = 32
 CLASSES = 10

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from benchmarks.zoo import Case, Inputs, all_cases, call, core_cases
+from tests.models.zoo import Case, Inputs, all_cases, call, core_cases
 
 CASES = [pytest.param(c, id=c.name, marks=[pytest.mark.hf, pytest.mark.full] if c.hf else []) for c in all_cases()]
 # Parts of a batch with dropout or batch norm give other numbers than the whole.

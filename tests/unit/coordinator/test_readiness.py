@@ -9,7 +9,7 @@ from potluck.datasets.class_names import ClassNames
 from potluck.job.optimizers import SGD
 from potluck.wire.channel import Disconnected, Received
 from potluck.wire.messages import Leaving, Load, Loaded
-from tests.unit.runtime.fake_server import FakeServer, roster_of
+from tests.unit.coordinator.fake_server import FakeServer, roster_of
 
 LOADED = Loaded(samples=10, step_s=0.1)
 

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from benchmarks.exhaustive import best_of_all
-from benchmarks.planner_instances import instance
 from potluck.errors import PlanError
 from potluck.plan.cost.memory import peak_bytes
 from potluck.plan.cost.round_time import CostModel
@@ -22,8 +21,9 @@ from potluck.plan.search.plan_search import Found, find_plan
 from potluck.plan.search.ranking import Jury, kind_of
 from potluck.plan.validate import validate
 from potluck.types import BlockProfile, Fleet, Member, ModelFacts, Plan, Profile, Stage
+from tests.models.planner_instances import instance
 from tests.unit.plan.instances import a_model, a_profile
-from tests.unit.plan.test_late_weights import able, all_late
+from tests.unit.plan.test_late_weights_in_plans import able, all_late
 
 SIZES = [(8, 6)]
 seeds = st.integers(0, 10_000)

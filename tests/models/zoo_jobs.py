@@ -9,11 +9,11 @@ from torch import nn
 from torch.nn import functional as F
 
 import potluck
-from benchmarks.case import Case
 from potluck.job.learning_rates import Cosine
 from potluck.job.optimizers import Optimizer
 from potluck.plan.baselines import even_plan
 from potluck.types import DeviceSpec, Member, ModelFacts, Plan, Sharing, Stage
+from tests.models.case import Case
 
 MICRO_BATCH = 4
 MICRO_BATCHES = 4

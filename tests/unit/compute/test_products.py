@@ -16,7 +16,7 @@ from potluck.compute.late_weights import Owed, owing, pay
 from potluck.compute.layers import layer
 from potluck.compute.products import product, times_transposed
 from potluck.program.program import Node, Ref, Tensor
-from tests.unit.model.test_late_weights import runners, step
+from tests.unit.compute.test_late_weight_gradients import runners, step
 
 CPU = torch.device("cpu")
 LARGE = {"rows": 256, "inside": 128, "features": 160}
