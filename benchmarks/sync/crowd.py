@@ -2,9 +2,10 @@
 
     python -m benchmarks.sync.crowd --results benchmarks/results
 
-The policies of real runs under virtual time (`potluck/simulate/push_policies.py`), with workers of three speeds, each behind a
-line of its own, and one server that takes 2 ms for a push: no testbed is needed, and about two minutes are enough. Of
-10,000 workers only the first 30 s are simulated, in which each pushes a few times at most: that server can take 15,000.
+The policies of real runs under virtual time (`potluck/simulate/push_policies.py`), with workers of three speeds, each
+behind a line of its own, and one server that takes 2 ms for a push: no testbed is needed, and about two minutes are
+enough. Of 10,000 workers only the first 30 s are simulated, in which each pushes a few times at most: that server can
+take 15,000.
 """
 
 from __future__ import annotations

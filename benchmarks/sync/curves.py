@@ -2,8 +2,8 @@
 
     python -m benchmarks.sync.curves --results benchmarks/results
 
-The policies of real runs under virtual time (`potluck/simulate/push_policies.py`), on a quadratic loss that each worker sees
-through data of its own: no testbed is needed, and a minute is enough.
+The policies of real runs under virtual time (`potluck/simulate/push_policies.py`), on a quadratic loss that each
+worker sees through data of its own: no testbed is needed, and a minute is enough.
 """
 
 from __future__ import annotations

@@ -18,7 +18,8 @@ from potluck.tensors import checkpoint
 
 
 class PairsKeeping:
-    """As `potluck/coordinator/serving/server_keeping.py`, without a job: nothing is judged, and no checkpoint is for a user."""
+    """As `potluck/coordinator/serving/server_keeping.py`, without a job: nothing is judged, and no checkpoint is for a
+    user."""
 
     def __init__(self, folder: Path) -> None:
         self._folder, self._records, self._lock = folder, RecordLog(folder / RECORDS), threading.Lock()

@@ -45,8 +45,8 @@ class StageHolder:
     """The stage that a device holds, from one plan to the next."""
 
     def __init__(
-        self, machine: StageMachine, spec: DeviceSpec, device: torch.device, throttle: Throttle, say: Callable[[str], None],
-        stored: Callable[[Held, StageState, float], None], timeout_s: float,
+        self, machine: StageMachine, spec: DeviceSpec, device: torch.device, throttle: Throttle,
+        say: Callable[[str], None], stored: Callable[[Held, StageState, float], None], timeout_s: float,
     ) -> None:  # fmt: skip
         """`stored` is given every copy that is whole, and what it has cost, from any thread."""
         self._machine, self._spec, self._device, self._throttle, self._say = machine, spec, device, throttle, say

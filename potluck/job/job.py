@@ -156,6 +156,9 @@ def _split(path: str) -> tuple[Path, str]:
     return (Path(head), tail) if head.endswith(".py") and tail.isidentifier() else (Path(path), "job")
 
 
+_PACKAGE = Path(__file__).resolve().parents[1]
+
+
 def _run(file: Path) -> ModuleType:
     """The user's file as a module; whatever goes wrong in it becomes one line naming the file and the line."""
     name = f"potluck_job_{file.stem}"
@@ -164,8 +167,8 @@ def _run(file: Path) -> ModuleType:
         raise InputError(f"{file}: not a Python file; give one that ends in .py")
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module  # dataclasses and pickling look their module up here
-    # Neighbours can be imported, but not those of the demo's job: they would hide standard modules (profile, types).
-    if str(file.parent) not in sys.path and file.parent != Path(__file__).resolve().parent:
+    # Neighbours can be imported, but not those of the demo's job: modules of ours would hide others of their names.
+    if str(file.parent) not in sys.path and _PACKAGE not in file.resolve().parents:
         sys.path.insert(0, str(file.parent))
     try:
         spec.loader.exec_module(module)

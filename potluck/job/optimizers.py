@@ -1,7 +1,7 @@
 """Which optimizer a job wants, as names and numbers: no torch, so a spec can travel and be written down.
 
-`compute/stage_optimizer.py` turns a spec into torch.optim. Parameters are put into groups by name: the first group with a matching
-pattern wins, and a parameter that no group matches keeps the optimizer's own numbers.
+`compute/stage_optimizer.py` turns a spec into torch.optim. Parameters are put into groups by name: the first group
+with a matching pattern wins, and a parameter that no group matches keeps the optimizer's own numbers.
 """
 
 from __future__ import annotations

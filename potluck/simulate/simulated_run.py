@@ -3,7 +3,8 @@
     outcome = simulate_run(seed)        # raises Violation, with the history, when a promise is broken
 
 Only the clock, the lines, the disk and the numbers are made up. The coordinator's part here does what
-`coordinator/coordinator.py` and `coordinator/rounds/round_loop.py` do: it turns messages into events and orders into deeds.
+`coordinator/coordinator.py` and `coordinator/rounds/round_loop.py` do: it turns messages into events and orders into
+deeds.
 """
 
 from __future__ import annotations

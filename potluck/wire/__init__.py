@@ -1,0 +1,4 @@
+"""Bytes between devices: frames, links, the control channel, and every message that crosses it.
+
+The only room that opens sockets. May import the job's optimizer values and the vocabulary.
+"""

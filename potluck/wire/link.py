@@ -58,8 +58,9 @@ class Link(Protocol):
         """Connect to these peers (name → address) under a term above the last one. First of all, and at every new plan.
 
         Returns at once; a peer need not be there yet. Calls still blocked end with `Cancelled`, an earlier `cancel` is
-        over, messages of older terms are dropped and counted, and those of this term that came early are delivered.
-        A plan that needs more room than the window has (`plan/schedule/one_f_one_b.py`, backlog) says so in `window_bytes`.
+        over, messages of older terms are dropped and counted, and those of this term that came early are delivered. A
+        plan that needs more room than the window has (`plan/schedule/one_f_one_b.py`, backlog) says so in
+        `window_bytes`.
         """
 
     def meet(self, peer: str, address: str) -> None:

@@ -1,8 +1,9 @@
 """Sums gradients over everybody who holds a parameter: the members of a group, and stages that share a tied weight.
 
-Every parameter has one device that adds up, in a fixed order, and gives the sum back (`device/stage/sums.py` says who). So
-all holders get the same bits, and no device carries more than its part of the traffic. On a CPU this goes on during
-the last backward of a round: whenever a bucket of gradients is complete, it is sent, and what has arrived is added up.
+Every parameter has one device that adds up, in a fixed order, and gives the sum back (`device/stage/sums.py` says
+who). So all holders get the same bits, and no device carries more than its part of the traffic. On a CPU this goes on
+during the last backward of a round: whenever a bucket of gradients is complete, it is sent, and what has arrived is
+added up.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
 """The only cost model: how long a round of a plan takes, and whether it fits. Many plans at once, for the search.
 
-Seconds come from the recurrence of `plan/cost/recurrence.py` over stations (`plan/cost/stage_cost.py`), bytes from `plan/cost/memory.py`.
-The event simulation (`plan/events/event_simulation.py`) walks the same action lists device by device and is the finer of the two; it
-differs where this model is coarse: a group by samples has one clock, of its slowest member and its busiest line; on
-half-duplex and shared media messages take turns in the order of the recurrence; feeds only bound the round from below.
+Seconds come from the recurrence of `plan/cost/recurrence.py` over stations (`plan/cost/stage_cost.py`), bytes from
+`plan/cost/memory.py`. The event simulation (`plan/events/event_simulation.py`) walks the same action lists device by
+device and is the finer of the two; it differs where this model is coarse: a group by samples has one clock, of its
+slowest member and its busiest line; on half-duplex and shared media messages take turns in the order of the
+recurrence; feeds only bound the round from below.
 """
 
 from __future__ import annotations

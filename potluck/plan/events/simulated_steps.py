@@ -1,4 +1,5 @@
-"""Steps of the event simulation, and those of summing gradients: as `device/stage/reduce.py` does it, in virtual time."""
+"""Steps of the event simulation, and those of summing gradients: as `device/stage/reduce.py` does it, in virtual
+time."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
 """Finds a plan: which devices form which groups in which order, where to cut, how deep to run, what to recompute.
 
-The search moves through sequences of groups. For each, `plan/search/cut_search.py` proposes cuts and the cost model judges them;
-the best are polished (cuts, depths, recomputation), and the best of those are ranked by the event simulation. With few
-devices every sequence is tried; with many, a local search starts from several orders of the devices. At any time there
-is a best plan so far, and the time given is kept.
+The search moves through sequences of groups. For each, `plan/search/cut_search.py` proposes cuts and the cost model
+judges them; the best are polished (cuts, depths, recomputation), and the best of those are ranked by the event
+simulation. With few devices every sequence is tried; with many, a local search starts from several orders of the
+devices. At any time there is a best plan so far, and the time given is kept.
 """
 
 from __future__ import annotations

@@ -190,6 +190,6 @@ def test_what_is_wrong_with_a_job_file_is_one_line_naming_it(folder, name, text,
 
 
 def test_the_demos_job_does_not_put_our_own_modules_in_the_way_of_the_standard_library():
-    folder = Path(potluck.__file__).parent
+    folder = Path(potluck.__file__).parent / "commands"
     load_job(folder / "demo_job.py")
     assert str(folder) not in sys.path
