@@ -25,9 +25,8 @@ import torch
 
 from benchmarks.sync.pairs_keeping import PairsKeeping
 from potluck.coordinator.serving.push_threads import TERM, Serving
-from potluck.device.pushing.own_work import worker_link
 from potluck.paramserver.applied_pushes import Push
-from potluck.paramserver.messages import PULL, PUSH, PushWords
+from potluck.paramserver.messages import PULL, PUSH, PushWords, worker_link
 from potluck.paramserver.policy import Policy
 from potluck.paramserver.server import ParameterServer
 from potluck.tensors.vectors import receive_vector, send_vector

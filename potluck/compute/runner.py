@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from potluck.compute.constants import constant_tensor
 from potluck.compute.interpret import Code, Context, Registers
 from potluck.compute.kernels import leaks
 from potluck.compute.late_weights import Owed, owed_bytes, pay
@@ -17,7 +18,6 @@ from potluck.compute.randomness import Draw
 from potluck.compute.running_buffers import RunningBuffers
 from potluck.compute.stage_optimizer import StageOptimizer
 from potluck.job.optimizers import Optimizer
-from potluck.model.probe import constant_tensor
 from potluck.program.carve import Carver, has_backward
 from potluck.program.program import Program, ProgramPair
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
 
 from potluck.control.cluster_events import WantedChange
 from potluck.coordinator.fleet.roster import Roster
@@ -13,7 +12,7 @@ from potluck.coordinator.run_folder.folder import RunFolder
 from potluck.datasets.sample_order import DataOrder
 from potluck.job.job import Job
 from potluck.job.optimizers import Optimizer
-from potluck.metrics.records import Record
+from potluck.metrics.watcher import Watcher
 from potluck.program.layout import PlanLayout
 from potluck.tensors.model_state import ModelState
 from potluck.types import CopyLine, Plan, RoundRecord
@@ -22,16 +21,6 @@ from potluck.wire.link import Link
 
 class TermOver(Exception):
     """The term was given up, and the state machine knows why: there may be a next one."""
-
-
-class Watcher(Protocol):
-    """Somebody who looks at a run: the live display, a test."""
-
-    def record(self, record: Record) -> None:
-        """Called with every record, as it is written."""
-
-    def lanes(self, round: int, busy: dict[str, float]) -> None:
-        """Called after every round with the part of it that each device computed."""
 
 
 @dataclass

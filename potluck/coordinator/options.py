@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from potluck.control.fault_script import Fault
-from potluck.coordinator.contexts import Watcher
+from potluck.metrics.watcher import Watcher
 from potluck.paramserver.policies import Choice
 from potluck.types import Plan
 

@@ -7,11 +7,12 @@ from collections.abc import Mapping
 import msgspec
 import torch
 
+from potluck.compute.constants import constant_tensor
 from potluck.compute.interpret import Code, Context, Registers, torch_constant
 from potluck.compute.randomness import Draw
 from potluck.errors import ModelError
 from potluck.program.carve import Carver
-from potluck.program.program import Node, Program, SizeTree, Tensor, inputs_of, shape_of, unpack_bytes
+from potluck.program.program import Node, Program, SizeTree, Tensor, inputs_of, shape_of
 
 _META = torch.device("meta")
 _CPU = torch.device("cpu")
@@ -76,14 +77,6 @@ def _check_described(program: Program, number: int, made: torch.Tensor | None) -
         f"{list(made.shape)} "
         f"where the model had {tensor.dtype} {list(shape_of(tensor, _ROWS))}; write this line another way"
     )
-
-
-def constant_tensor(program: Program, number: int, data: str) -> torch.Tensor:
-    """A constant that travelled with the program."""
-    tensor = program.values[number]
-    flat = torch.frombuffer(bytearray(unpack_bytes(data)) or bytearray(8), dtype=torch_constant("dtype", tensor.dtype))
-    shape = shape_of(tensor, 1)
-    return flat[: torch.Size(shape).numel()].reshape(shape)
 
 
 class _Probe:

@@ -41,3 +41,8 @@ class PullWords(msgspec.Struct, frozen=True, kw_only=True):
     pace: Pace | None = None
     lr_scale: float = 1.0
     reason: str = ""
+
+
+def worker_link(worker: str, incarnation: int) -> str:
+    """The name of a worker's link for pushes. No device is called so: names have no slash."""
+    return f"{worker}/{incarnation}"

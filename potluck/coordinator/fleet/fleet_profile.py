@@ -18,9 +18,8 @@ from safetensors.torch import save as to_safetensors
 from potluck.coordinator.fleet.live_fleet import LiveFleet
 from potluck.coordinator.samples.loading import first_samples
 from potluck.coordinator.samples.prepared_job import PreparedJob
-from potluck.device.measure.memory_trial import IN_FLIGHT
 from potluck.errors import DeviceError
-from potluck.plan.cost.resident import to_rehearse, with_resident
+from potluck.plan.cost.resident import IN_FLIGHT, to_rehearse, with_resident
 from potluck.profile.borrow import borrow, borrow_memory
 from potluck.profile.cells import row_counts
 from potluck.profile.late import share_late_parts

@@ -13,8 +13,9 @@ from potluck.control.cluster_events import Again, Began, Broken, Commit, Event, 
 from potluck.control.commit import Judgement, judge
 from potluck.control.ledger import Ledger, LedgerEntry, entry, loss_digest
 from potluck.coordinator.contexts import Session, TermOver
+from potluck.coordinator.rounds.best_so_far import BestSoFar, seen_before
 from potluck.coordinator.rounds.checkpointer import Checkpointer
-from potluck.coordinator.rounds.evaluation import Evaluator, Judge, seen_before
+from potluck.coordinator.rounds.evaluation import Evaluator
 from potluck.coordinator.rounds.feeder import FedRound, Feeder
 from potluck.coordinator.samples.loading import training_loader
 from potluck.errors import DeviceLost, InputError, LinkError, LinkTimeout, Overdue, PotluckError
@@ -89,7 +90,7 @@ class RoundLoop:
         trainable = [x for x in session.layout.programs.train.sources if x.kind == "parameter" and x.trainable]
         self.parameters = [x.name for x in trainable]
         self.saver = Checkpointer(session, self.say)
-        self.judge = Judge(session.job, *seen_before(session.folder.path, session.first_round))
+        self.judge = BestSoFar(session.job, *seen_before(session.folder.path, session.first_round))
         self.stopped_early = False
 
     def prepare(self, restart: Restart, devices: Sequence[str]) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from potluck.coordinator.rounds.evaluation import measure
+from potluck.coordinator.samples.job_metrics import measure
 from potluck.coordinator.samples.loading import first_evaluation_samples, spread_evaluation_samples
 from potluck.errors import InputError
 from potluck.job.job import Job

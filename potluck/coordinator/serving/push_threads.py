@@ -10,9 +10,8 @@ from collections.abc import Callable
 import msgspec
 import torch
 
-from potluck.device.pushing.own_work import worker_link
 from potluck.errors import LinkError, PotluckError
-from potluck.paramserver.messages import PATIENCE_S, PULL, PUSH, PullWords, PushWords
+from potluck.paramserver.messages import PATIENCE_S, PULL, PUSH, PullWords, PushWords, worker_link
 from potluck.paramserver.server import Admission, ParameterServer, Release, Reply, Weights
 from potluck.tensors.vectors import receive_vector, send_vector
 from potluck.wire.link import Link

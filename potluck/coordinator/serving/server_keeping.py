@@ -10,7 +10,7 @@ from pathlib import Path
 
 import torch
 
-from potluck.coordinator.rounds.evaluation import Judge, seen_before
+from potluck.coordinator.rounds.best_so_far import BestSoFar, seen_before
 from potluck.coordinator.run_folder.folder import save_model
 from potluck.coordinator.run_folder.folder_names import MODEL
 from potluck.coordinator.samples.prepared_job import PreparedJob
@@ -44,7 +44,7 @@ class ServerKeeping:
         self.tensors = self._begin(resume=resume)
         self.evaluated: EvaluationRecord | None = None
         self.model_path = path / MODEL
-        self._judge = Judge(self._job, *(seen_before(path, _ALL_ROUNDS) if resume else (None, 0)))
+        self._judge = BestSoFar(self._job, *(seen_before(path, _ALL_ROUNDS) if resume else (None, 0)))
         self._evaluation = WholeEvaluation(prepared) if self._job.eval_data is not None else None
         self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="potluck-keeping")
         self._jobs: list[Future[None]] = []

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import torch
 
-from potluck.coordinator.rounds.evaluation import summed_up
+from potluck.coordinator.samples.job_metrics import summed_up
 from potluck.coordinator.samples.loading import evaluation_loader
 from potluck.coordinator.samples.prepared_job import PreparedJob
 from potluck.model.forms import outputs_as_given

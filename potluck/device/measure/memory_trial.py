@@ -18,8 +18,8 @@ import torch
 
 from potluck.compute.runner import Rows, StageRunner, StageState
 from potluck.device.measure.bench import Rig, random_gradients, random_inputs, random_weights
+from potluck.plan.cost.resident import IN_FLIGHT
 
-IN_FLIGHT = 2  # micro-batches between forward and backward
 _STEP = 3  # times as long as a forward pass alone
 
 

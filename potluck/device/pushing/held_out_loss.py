@@ -7,9 +7,9 @@ from collections.abc import Mapping
 
 import torch
 
+from potluck.compute.constants import constant_tensor
 from potluck.compute.interpret import Code, Context, Registers
 from potluck.compute.randomness import Draw
-from potluck.model.probe import constant_tensor
 from potluck.paramserver.messages import HeldOut
 from potluck.program.program import Program
 

@@ -19,6 +19,7 @@ from potluck.device.pushing.held_out_loss import HeldOutLoss
 from potluck.device.pushing.local_trainer import LocalTrainer
 from potluck.device.pushing.push_loop import PushLoop
 from potluck.errors import DeviceError, InputError
+from potluck.paramserver.messages import worker_link
 from potluck.program.program import ProgramPair, decode
 from potluck.tensors.snapshot import parse
 from potluck.types import COORDINATOR
@@ -224,8 +225,3 @@ def _fitted(data: LocalData, order: Load) -> dict[str, torch.Tensor]:
 
 def _count(data: Mapping[str, torch.Tensor]) -> int:
     return len(next(iter(data.values())))
-
-
-def worker_link(worker: str, incarnation: int) -> str:
-    """The name of a worker's link for pushes. No device is called so: names have no slash."""
-    return f"{worker}/{incarnation}"

@@ -11,6 +11,7 @@ from potluck.plan.cost.memory import SpanBytes, stage_bytes
 from potluck.plan.cost.tables import DeviceTables
 from potluck.types import DeviceProfile, ModelFacts
 
+IN_FLIGHT = 2  # micro-batches between forward and backward in a rehearsal
 USUAL = 1.3  # where nothing was rehearsed
 _LEAST, _MOST = 1.0, 4.0
 

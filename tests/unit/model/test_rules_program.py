@@ -16,9 +16,9 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from potluck.compute.constants import constant_tensor
 from potluck.compute.interpret import Code, Context
 from potluck.compute.randomness import Draw
-from potluck.model.probe import constant_tensor
 from potluck.program.program import Items, Node, NonFinite, Ref, decode, encode, evaluate_size
 from tests.unit.model.pipeline import CPU, Pipeline, even_cuts
 from tests.unit.model.small_models import (
