@@ -24,12 +24,12 @@ test: $(STAMP) ## the quick tests
 test-full: $(STAMP) ## the slow tests
 	$(BIN)/pytest -q -n 2 -m full
 
-check: $(STAMP) ## style, types, import direction, size budget
+check: $(STAMP) ## style, types, import direction, house rules
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/python tools/size_budget.py
+	$(BIN)/python -m tools.house
 
 bench: $(STAMP) ## the benchmarks, in their quick form
 	@set -e; for name in $(BENCHMARKS); do echo "== $$name"; $(BIN)/python -m benchmarks.$$name --quick; done
