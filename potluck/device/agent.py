@@ -13,7 +13,6 @@ import torch
 
 from potluck import __version__
 from potluck.compute.runner import StageState
-from potluck.control.agent import AgentState, agent_transition
 from potluck.control.agent_events import (
     AgentEvent,
     AgentOrder,
@@ -38,6 +37,7 @@ from potluck.control.agent_events import (
     TrainState,
     Works,
 )
+from potluck.control.agent_machine import AgentState, agent_transition
 from potluck.datasets.own_data import LocalData
 from potluck.device.host.device_kinds import host_words, is_out_of_memory
 from potluck.device.host.faults_on_order import misbehave

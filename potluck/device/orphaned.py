@@ -12,7 +12,7 @@ from potluck.errors import DeviceError
 from potluck.tensors.snapshot import encode, take
 from potluck.types import Held
 from potluck.wire.channel import Disconnected
-from potluck.wire.control import ControlClient
+from potluck.wire.control_channel import ControlClient
 from potluck.wire.messages import FromAgent, FromCoordinator, Hello, Welcome
 
 CoordinatorClient = ControlClient[FromCoordinator, FromAgent]

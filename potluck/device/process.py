@@ -16,7 +16,7 @@ from potluck.device.host.warm_up import warm_up
 from potluck.device.orphaned import CoordinatorClient
 from potluck.types import DeviceSpec
 from potluck.units import duration_text
-from potluck.wire.control import ControlClient
+from potluck.wire.control_channel import ControlClient
 from potluck.wire.messages import FromCoordinator
 
 _JOIN_TIMEOUT_S = 20.0

@@ -10,8 +10,8 @@ import torch
 from msgspec.structs import replace
 
 from potluck.compute.runner import StageState
-from potluck.control.agent import AgentState
 from potluck.control.agent_events import AgentEvent, Applied, Assembled, Evaluated, Refused, Reported, Reports
+from potluck.control.agent_machine import AgentState
 from potluck.device.assembling import put_together, site_of
 from potluck.device.copier import Copier
 from potluck.device.host.throttle import Throttle
@@ -20,7 +20,8 @@ from potluck.device.stage.executor import Committer, Executor
 from potluck.device.stage.verdicts import AskCoordinator, DecideAlone
 from potluck.errors import Cancelled, DeviceError
 from potluck.plan.schedule.one_f_one_b import stage_of
-from potluck.program.program import ProgramPair, decode
+from potluck.program.program import ProgramPair
+from potluck.program.validity import decode
 from potluck.tensors.state_transfer import send_state
 from potluck.types import COORDINATOR, DeviceSpec, Held
 from potluck.wire.link import Link

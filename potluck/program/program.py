@@ -167,18 +167,6 @@ def encode(programs: ProgramPair) -> bytes:
     return msgspec.json.encode(programs)
 
 
-def decode(data: bytes) -> ProgramPair:
-    """The programs of a JSON form; refuses anything that is not one, or that could not be run as one."""
-    from potluck.program.validity import check  # here, because it is written in terms of this module
-
-    try:
-        programs = msgspec.json.decode(data, type=ProgramPair)
-    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
-        raise InputError(f"program: not a potluck program of format {FORMAT}: {one_line(error)}") from None
-    check(programs)
-    return programs
-
-
 def one_line(error: Exception) -> str:
     """What an error says, fit for a line: it may quote the program, which may say anything."""
     return " ".join(str(error).split())[:300]

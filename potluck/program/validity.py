@@ -8,9 +8,12 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
+import msgspec
+
 from potluck.errors import InputError
 from potluck.program.operators import OURS, allowed
 from potluck.program.program import (
+    FORMAT,
     ITEM_BYTES,
     Arg,
     Items,
@@ -239,3 +242,13 @@ def _check_tree(tree: SizeTree | Any, depth: int) -> int:
         if count > MOST_TERMS:
             raise InputError(f"a size has more than {MOST_TERMS} terms")
     return count
+
+
+def decode(data: bytes) -> ProgramPair:
+    """The programs of a JSON form; refuses anything that is not one, or that could not be run as one."""
+    try:
+        programs = msgspec.json.decode(data, type=ProgramPair)
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
+        raise InputError(f"program: not a potluck program of format {FORMAT}: {one_line(error)}") from None
+    check(programs)
+    return programs

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from html import escape
 
 from potluck.plan.events.event_simulation import Span
-from potluck.simulate.outlook import SimulatedRun
+from potluck.simulate.outlook import Outlook
 from potluck.units import milliseconds
 
 COLOURS = {"forward": "#4878a8", "backward": "#8fb572", "weights": "#c5dcae", "reduce": "#d9a441", "update": "#a05c8c"}
@@ -16,7 +16,7 @@ _LANE, _TOP, _LEFT, _WIDTH = 26, 34, 130, 1000
 _LEAST_LABEL = 16  # pixels a box needs for a number
 
 
-def svg(run: SimulatedRun, title: str = "") -> str:
+def svg(run: Outlook, title: str = "") -> str:
     """The last simulated round as an SVG document; hover over a box for its times."""
     begin, end = window(run)
     scale = _WIDTH / max(end - begin, 1e-12)
@@ -39,7 +39,7 @@ def svg(run: SimulatedRun, title: str = "") -> str:
     return "\n".join([*parts, "</svg>", ""])
 
 
-def text(run: SimulatedRun, width: int = 80) -> list[str]:
+def text(run: Outlook, width: int = 80) -> list[str]:
     """The last simulated round as lines: forwards dark, backwards light, one column a slice of time."""
     begin, end = window(run)
     names = [device.name for device in run.devices]
@@ -56,16 +56,16 @@ def text(run: SimulatedRun, width: int = 80) -> list[str]:
     return lines
 
 
-def window(run: SimulatedRun) -> tuple[float, float]:
+def window(run: Outlook) -> tuple[float, float]:
     """The time that the picture shows: from the commit before the last round to the last one."""
     return (run.ends_s[-2] if len(run.ends_s) > 1 else 0.0), run.ends_s[-1]
 
 
-def _inside(run: SimulatedRun, begin: float, end: float) -> list[Span]:
+def _inside(run: Outlook, begin: float, end: float) -> list[Span]:
     return [s for s in run.spans if s.stop_s > begin and s.start_s < end]
 
 
-def _heading(run: SimulatedRun) -> str:
+def _heading(run: Outlook) -> str:
     return (
         f"a round of {run.plan.batch_size} samples: {milliseconds(run.round_s)}, {run.samples_per_s:,.0f} samples/s, "
         f"devices busy {run.utilisation:.0%}"

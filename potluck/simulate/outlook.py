@@ -31,7 +31,7 @@ class DeviceRun:
 
 
 @dataclass(frozen=True)
-class SimulatedRun:
+class Outlook:
     """What running a plan would come to."""
 
     plan: Plan
@@ -71,7 +71,7 @@ def run(
     rounds: int = ROUNDS,
     snapshot: bool = False,
     tables: Tables | None = None,
-) -> SimulatedRun:
+) -> Outlook:
     """Runs some rounds of a plan in virtual time. With `snapshot`, devices also keep snapshots."""
     tables = tables or Tables(profile)
     found = simulate(plan, facts, profile, rounds, tables)
@@ -88,4 +88,4 @@ def run(
         for name in plan.devices
     )
     idle = tuple(d.device.name for d in profile.devices if d.device.name not in plan.devices)
-    return SimulatedRun(plan, found.round_s, devices, idle, tuple(found.spans), tuple(found.ends_s))
+    return Outlook(plan, found.round_s, devices, idle, tuple(found.spans), tuple(found.ends_s))

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Protocol
 
-from potluck.control.agent import AgentState, agent_transition
 from potluck.control.agent_events import (
     AgentEvent,
     AgentOrder,
@@ -34,6 +33,7 @@ from potluck.control.agent_events import (
     Train,
     TrainState,
 )
+from potluck.control.agent_machine import AgentState, agent_transition
 from potluck.control.cluster import Blueprint
 from potluck.recover.copies import wards
 from potluck.simulate.world import Violation, World

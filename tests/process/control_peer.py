@@ -8,7 +8,7 @@ import sys
 import msgspec
 
 from potluck.wire.channel import Disconnected
-from potluck.wire.control import ControlClient
+from potluck.wire.control_channel import ControlClient
 
 
 class Say(msgspec.Struct, tag="say"):

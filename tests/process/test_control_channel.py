@@ -24,7 +24,7 @@ import pytest
 
 from potluck.errors import DeviceError, InputError
 from potluck.wire.channel import STRANGER_BYTES, STRANGER_MESSAGES, Connected, Disconnected, Received
-from potluck.wire.control import ControlClient, ControlServer
+from potluck.wire.control_channel import ControlClient, ControlServer
 
 HERE = Path(__file__).parent
 SOON_S = 20.0

@@ -114,5 +114,5 @@ def test_an_address_of_another_machine_cannot_be_bound() -> None:
 
 
 def test_the_link_needs_no_torch() -> None:
-    code = "import sys, potluck.wire.zmq_link, potluck.wire.control; sys.exit('torch' in sys.modules)"
+    code = "import sys, potluck.wire.zmq_link, potluck.wire.control_channel; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], timeout=SOON_S, check=False).returncode == 0

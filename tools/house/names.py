@@ -80,7 +80,11 @@ def _module_names(sources: Iterable[Source]) -> Iterator[Use]:
 
 
 def _clash(uses: list[Use]) -> bool:
-    """Whether the name means two things. A verb may be called like the package that does it, not like another file."""
+    """Whether the name means two things.
+
+    A verb may be called like the package that does it, not like another file; a package's main file like the package.
+    """
+    uses = [use for use in uses if use.module.split(".")[-2:] != [use.name] * 2]
     files = [use for use in uses if not use.place.endswith("/")]
     others = [use for use in files if not VERB_ROOMS & set(use.module.split(".")[1:-1])]
     return len(files) > 1 or len(uses) - len(files) > 1 or bool(others)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from potluck.cli.display.plan_lines import hanging, table
-from potluck.simulate.outlook import SimulatedRun
+from potluck.simulate.outlook import Outlook
 from potluck.units import milliseconds, size_text
 
 _HEADINGS = ("planner", "round", "samples/s", "of the best", "busy", "devices", "stages", "micro-batches", "fits")
@@ -13,10 +13,10 @@ _SPARED = ("busy", "stages", "of the best")  # the first to go where lines are s
 
 
 def compare_lines(
-    runs: Sequence[tuple[str, SimulatedRun | str]], bound_s: float | None, width: int | None = None
+    runs: Sequence[tuple[str, Outlook | str]], bound_s: float | None, width: int | None = None
 ) -> list[str]:
     """Planners, best first; a text stands for one that has no plan, and says why. No plan is faster than the bound."""
-    good = [(name, run) for name, run in runs if isinstance(run, SimulatedRun)]
+    good = [(name, run) for name, run in runs if isinstance(run, Outlook)]
     ranked = sorted(good, key=lambda item: (not item[1].fits, -item[1].samples_per_s))
     best = ranked[0][1].samples_per_s if ranked and ranked[0][1].fits else None
     rows: list[Sequence[str]] = [_HEADINGS, *(_row(name, run, best) for name, run in ranked)]
@@ -41,7 +41,7 @@ def _narrowed(rows: Sequence[Sequence[str]], width: int | None) -> list[str]:
         spared.append(_SPARED[len(spared)])
 
 
-def _row(name: str, run: SimulatedRun, best: float | None) -> tuple[str, ...]:
+def _row(name: str, run: Outlook, best: float | None) -> tuple[str, ...]:
     over = max((d.missing_bytes for d in run.devices), default=0)
     plan = run.plan
     return (

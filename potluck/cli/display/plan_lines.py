@@ -7,7 +7,7 @@ import textwrap
 from collections.abc import Iterable, Sequence
 
 from potluck.plan.explain import Explainer
-from potluck.simulate.outlook import DeviceRun, SimulatedRun
+from potluck.simulate.outlook import DeviceRun, Outlook
 from potluck.types import ModelFacts, Plan
 from potluck.units import factor_text, milliseconds, size_text
 
@@ -38,7 +38,7 @@ def hanging(lines: Iterable[str], width: int | None, indent: int = _MARGIN) -> l
     ]
 
 
-def run_lines(run: SimulatedRun, facts: ModelFacts, width: int | None = None) -> list[str]:
+def run_lines(run: Outlook, facts: ModelFacts, width: int | None = None) -> list[str]:
     """A plan with what each device does and needs, as a table; with bars where there is room for them."""
     plan = run.plan
     heading = (
@@ -53,7 +53,7 @@ def run_lines(run: SimulatedRun, facts: ModelFacts, width: int | None = None) ->
     return [*hanging([heading], width, 2), "", *lines]
 
 
-def _rows(run: SimulatedRun, facts: ModelFacts, *, bars: bool, label: int) -> list[tuple[str, ...]]:
+def _rows(run: Outlook, facts: ModelFacts, *, bars: bool, label: int) -> list[tuple[str, ...]]:
     rows: list[tuple[str, ...]] = [("stage", "blocks", "device", "share", "computes", "memory")]
     for device in run.devices:
         stage = run.plan.stages[device.stage]
@@ -93,7 +93,7 @@ def reasons(explainer: Explainer) -> list[str]:
     return lines
 
 
-def code_line(run: SimulatedRun) -> str | None:
+def code_line(run: Outlook) -> str | None:
     """What of the memory is not tensors: it is measured once for each device, and no plan changes it."""
     code = {d.name: d.memory.code for d in run.devices if d.memory.code}
     if not code:
@@ -103,7 +103,7 @@ def code_line(run: SimulatedRun) -> str | None:
     return f"memory      {amount} of it on each device is code and scratch space of kernels, as measured there"
 
 
-def change_words(before: SimulatedRun | str, after: SimulatedRun) -> str:
+def change_words(before: Outlook | str, after: Outlook) -> str:
     """A round without a change and with it; a text says why there is none without it."""
     if isinstance(before, str):
         return f"{milliseconds(after.round_s)} a round; without the change there is no plan ({before})"
@@ -136,7 +136,7 @@ def shape_text(plan: Plan) -> str:
     return " | ".join(f"{'+'.join(m.device for m in s.group)} {span_text(s.blocks)}" for s in plan.stages)
 
 
-def _share(run: SimulatedRun, device: DeviceRun) -> str:
+def _share(run: Outlook, device: DeviceRun) -> str:
     stage = run.plan.stages[device.stage]
     if len(stage.group) == 1:
         return "all"

@@ -16,7 +16,7 @@ from potluck.plan.events.event_simulation import Simulated
 from potluck.plan.explain import Explainer, bound_words
 from potluck.plan.search.plan_search import Found
 from potluck.settings.verb_settings import PlanSettings
-from potluck.simulate.outlook import SimulatedRun, run
+from potluck.simulate.outlook import Outlook, run
 from potluck.types import Plan
 from potluck.units import milliseconds
 
@@ -38,7 +38,7 @@ def plan(job_file: str, settings: PlanSettings) -> int:
     return 0 if result.fits else 1
 
 
-def _show(answer: PlannersAnswer, result: SimulatedRun, it: MeasuredJob, settings: PlanSettings) -> None:
+def _show(answer: PlannersAnswer, result: Outlook, it: MeasuredJob, settings: PlanSettings) -> None:
     width = columns()
     told = [*reasons(explainer(result, it)), *verdict(answer, result)]
     told += [line] if (line := code_line(result)) is not None else []
@@ -48,13 +48,13 @@ def _show(answer: PlannersAnswer, result: SimulatedRun, it: MeasuredJob, setting
         click.echo(text)
 
 
-def explainer(result: SimulatedRun, it: MeasuredJob) -> Explainer:
+def explainer(result: Outlook, it: MeasuredJob) -> Explainer:
     """What puts a simulated plan in words."""
     busy = {d.name: d.busy_s for d in result.devices}
     return Explainer(result.plan, it.facts, it.profile, Simulated(result.round_s, busy))
 
 
-def verdict(answer: PlannersAnswer, result: SimulatedRun) -> list[str]:
+def verdict(answer: PlannersAnswer, result: Outlook) -> list[str]:
     """How good the plan is, who is left out, and what the next best one loses."""
     lines, found = [], answer.found
     why = dict(found.left_out) if found is not None else {}
@@ -84,7 +84,7 @@ def _off(found: Found) -> str:
     return "" if abs(off) < 0.0005 else f" ({off:+.1%})"
 
 
-def summary(answer: PlannersAnswer, result: SimulatedRun, it: MeasuredJob) -> dict[str, Any]:
+def summary(answer: PlannersAnswer, result: Outlook, it: MeasuredJob) -> dict[str, Any]:
     """All of it as JSON has it."""
     explain, found = explainer(result, it), answer.found
     whole = {

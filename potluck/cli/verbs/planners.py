@@ -18,7 +18,7 @@ from potluck.plan.search.plan_search import Found, find_plan
 from potluck.profile.store import load
 from potluck.settings.fleet_file import read_fleet
 from potluck.settings.verb_settings import PlanSettings
-from potluck.simulate.outlook import SimulatedRun
+from potluck.simulate.outlook import Outlook
 from potluck.types import Plan
 
 OWN = "potluck"
@@ -80,7 +80,7 @@ def ask(planner: str, it: MeasuredJob, seconds: float) -> PlannersAnswer:
     return PlannersAnswer(planner, found.plan, found)
 
 
-def run_summary(run: SimulatedRun) -> dict[str, Any]:
+def run_summary(run: Outlook) -> dict[str, Any]:
     """A simulated run as JSON has it."""
     return {
         "round_s": run.round_s,

@@ -24,7 +24,7 @@ from potluck.plan.search.plan_search import Found
 from potluck.plan.validate import read_plan, validate
 from potluck.settings.verb_settings import PlanSettings
 from potluck.simulate.gantt import svg, text
-from potluck.simulate.outlook import SimulatedRun, run
+from potluck.simulate.outlook import Outlook, run
 from potluck.types import DeviceSpec, Fleet, Plan
 
 
@@ -91,7 +91,7 @@ def _changed(it: MeasuredJob, changes: WhatIfs) -> MeasuredJob:
     return replace(it, profile=profile, sizes=sizes)
 
 
-def _simulated(it: MeasuredJob, inquiry: _Inquiry, changes: WhatIfs) -> SimulatedRun:
+def _simulated(it: MeasuredJob, inquiry: _Inquiry, changes: WhatIfs) -> Outlook:
     if inquiry.plan is not None:
         plan = changes.of_plan(inquiry.plan)
         _check(plan, it)
@@ -100,7 +100,7 @@ def _simulated(it: MeasuredJob, inquiry: _Inquiry, changes: WhatIfs) -> Simulate
     return run(plan, it.facts, it.profile)
 
 
-def _without(it: MeasuredJob, inquiry: _Inquiry) -> SimulatedRun | str:
+def _without(it: MeasuredJob, inquiry: _Inquiry) -> Outlook | str:
     """The same without the changes; a text says why that cannot be had."""
     try:
         return _simulated(it, inquiry, WhatIfs())
@@ -114,11 +114,11 @@ def _check(plan: Plan, it: MeasuredJob) -> None:
     validate(plan, it.facts, fleet, it.job.batchnorm)
 
 
-def _outcome(result: SimulatedRun | str) -> dict[str, Any]:
+def _outcome(result: Outlook | str) -> dict[str, Any]:
     return {"error": result} if isinstance(result, str) else run_summary(result)
 
 
-def _show(result: SimulatedRun, it: MeasuredJob, before: SimulatedRun | str | None, gantt: Path | None) -> None:
+def _show(result: Outlook, it: MeasuredJob, before: Outlook | str | None, gantt: Path | None) -> None:
     width = columns()
     for line in (*run_lines(result, it.facts, width), "", *text(result, width or 100), ""):
         click.echo(line)
@@ -132,7 +132,7 @@ def _show(result: SimulatedRun, it: MeasuredJob, before: SimulatedRun | str | No
 
 def _compare(it: MeasuredJob, changed: MeasuredJob, inquiry: _Inquiry) -> int:
     """Shows all planners side by side, and draws the best plan that fits if asked to."""
-    runs: list[tuple[str, SimulatedRun | str]] = []
+    runs: list[tuple[str, Outlook | str]] = []
     found: Found | None = None
     names = (OWN, *PLANNERS)
     with working() as say:
@@ -167,9 +167,9 @@ def _with_own_planner(inquiry: _Inquiry) -> _Inquiry:
     return replace(inquiry, settings=replace(inquiry.settings, planner=OWN))
 
 
-def _draw_best(runs: list[tuple[str, SimulatedRun | str]], gantt: Path | None) -> str | None:
+def _draw_best(runs: list[tuple[str, Outlook | str]], gantt: Path | None) -> str | None:
     """Draws the fastest plan, one that fits if any does; returns whose it is."""
-    good = [(name, r) for name, r in runs if isinstance(r, SimulatedRun)]
+    good = [(name, r) for name, r in runs if isinstance(r, Outlook)]
     if gantt is None or not good:
         return None
     name, best = max(good, key=lambda item: (item[1].fits, item[1].samples_per_s))

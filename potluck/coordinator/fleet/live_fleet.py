@@ -12,7 +12,7 @@ from potluck.coordinator.fleet.roster import Roster
 from potluck.coordinator.options import Options
 from potluck.types import COORDINATOR, Fleet
 from potluck.wire.carriers import open_link
-from potluck.wire.control import ControlServer
+from potluck.wire.control_channel import ControlServer
 from potluck.wire.messages import FINISHED, FromAgent, FromCoordinator, Stop, Welcome
 
 _LOCAL_START_S = 120.0

@@ -14,7 +14,7 @@ from potluck.control.suspicion import Suspicion
 from potluck.errors import DeviceLost, InputError, Overdue, PotluckError
 from potluck.types import DeviceSpec
 from potluck.wire.channel import PATIENT_S, Connected, Disconnected, FixedWatch
-from potluck.wire.control import ControlServer
+from potluck.wire.control_channel import ControlServer
 from potluck.wire.messages import (
     HANDED_OVER,
     PROTOCOL,

@@ -11,7 +11,7 @@ from potluck.coordinator.samples.loading import first_samples, share
 from potluck.coordinator.samples.prepared_job import PreparedJob
 from potluck.program.program import encode
 from potluck.tensors.snapshot import separate
-from potluck.wire.control import ControlServer
+from potluck.wire.control_channel import ControlServer
 from potluck.wire.messages import FeedSpec, FromAgent, FromCoordinator, Load
 
 

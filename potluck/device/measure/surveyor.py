@@ -18,9 +18,9 @@ from potluck.device.measure.reconcile import reconcile
 from potluck.errors import DeviceError
 from potluck.profile.network import probe
 from potluck.program.carve import Carver
-from potluck.program.program import decode
+from potluck.program.validity import decode
 from potluck.types import DeviceProfile, DeviceSpec
-from potluck.wire.control import ControlClient
+from potluck.wire.control_channel import ControlClient
 from potluck.wire.link import Link
 from potluck.wire.messages import (
     Echo,

@@ -20,7 +20,8 @@ from potluck.device.pushing.local_trainer import LocalTrainer
 from potluck.device.pushing.push_loop import PushLoop
 from potluck.errors import DeviceError, InputError
 from potluck.paramserver.messages import worker_link
-from potluck.program.program import ProgramPair, decode
+from potluck.program.program import ProgramPair
+from potluck.program.validity import decode
 from potluck.tensors.snapshot import parse
 from potluck.types import COORDINATOR
 from potluck.wire.carriers import open_link

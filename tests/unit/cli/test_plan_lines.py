@@ -7,7 +7,7 @@ import pytest
 from potluck.cli.display.comparing import compare_lines
 from potluck.cli.display.plan_lines import change_words, hanging, run_lines, shape_text
 from potluck.plan.baselines import PLANNERS
-from potluck.simulate.outlook import SimulatedRun, run
+from potluck.simulate.outlook import Outlook, run
 from potluck.simulate.what_if import slowed
 from potluck.types import Profile
 from potluck.units import factor_text
@@ -18,7 +18,7 @@ PROFILE: Profile = a_profile(0, FACTS, [1.0, 0.5, 0.25], latency_s=0.001, memory
 ROOMY: Profile = a_profile(0, FACTS, [1.0, 0.5, 0.25], latency_s=0.001, memory=[8 * 10**9, 10**9, 10**9])
 
 
-def simulated(planner: str = "1f1b", count: int = 8) -> SimulatedRun:
+def simulated(planner: str = "1f1b", count: int = 8) -> Outlook:
     return run(PLANNERS[planner](FACTS, PROFILE, 8, count), FACTS, PROFILE)
 
 
@@ -43,7 +43,7 @@ def test_long_lines_are_broken_between_words_and_indented() -> None:
 
 @pytest.mark.parametrize("width", [80, 100, None])
 def test_planners_are_compared_within_the_width(width: int | None) -> None:
-    runs: list[tuple[str, SimulatedRun | str]] = [(name, simulated(name)) for name in ("1f1b", "data-parallel")]
+    runs: list[tuple[str, Outlook | str]] = [(name, simulated(name)) for name in ("1f1b", "data-parallel")]
     lines = compare_lines([*runs, ("asteroid", "nothing fits " * 10)], 0.001, width)
     assert lines[0].startswith("planner")
     assert "fits" in lines[0]

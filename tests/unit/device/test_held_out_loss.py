@@ -20,7 +20,8 @@ from potluck.device.pushing.own_work import OwnWork
 from potluck.device.pushing.push_loop import PushLoop
 from potluck.job.optimizers import SGD
 from potluck.model.build import build
-from potluck.program.program import ProgramPair, decode, encode
+from potluck.program.program import ProgramPair, encode
+from potluck.program.validity import decode
 from potluck.wire.messages import FeedSpec, Load, Loaded
 
 CPU = torch.device("cpu")

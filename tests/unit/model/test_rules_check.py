@@ -17,8 +17,8 @@ from potluck.compute.interpret import look_up
 from potluck.errors import InputError
 from potluck.program.blocks import facts
 from potluck.program.operators import _ALLOWED, allowed
-from potluck.program.program import Items, Node, ProgramPair, Ref, Size, decode, encode
-from potluck.program.validity import check
+from potluck.program.program import Items, Node, ProgramPair, Ref, Size, encode
+from potluck.program.validity import check, decode
 from tests.unit.model.test_rules_program import build_once
 
 replace = msgspec.structs.replace

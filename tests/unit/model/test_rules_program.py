@@ -19,7 +19,8 @@ from torch import nn
 from potluck.compute.constants import constant_tensor
 from potluck.compute.interpret import Code, Context
 from potluck.compute.randomness import Draw
-from potluck.program.program import Items, Node, NonFinite, Ref, decode, encode, evaluate_size
+from potluck.program.program import Items, Node, NonFinite, Ref, encode, evaluate_size
+from potluck.program.validity import decode
 from tests.unit.model.pipeline import CPU, Pipeline, even_cuts
 from tests.unit.model.small_models import (
     assert_equals_eager,

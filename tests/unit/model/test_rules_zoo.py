@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from potluck.program.blocks import facts, with_boundaries
-from potluck.program.program import decode, encode
+from potluck.program.program import encode
+from potluck.program.validity import decode
 from tests.models.zoo import all_cases, call
 from tests.unit.model.pipeline import Pipeline, differing, distance, even_cuts, uncut, uncut_tensors
 from tests.unit.model.small_models import build_case, feeds_of, micro_batches

@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from potluck.control import agent, cluster
-from potluck.control.agent import AgentState
+from potluck.control import agent_machine as agent
+from potluck.control import cluster
 from potluck.control.agent_events import AgentEvent, Tell
+from potluck.control.agent_machine import AgentState
 from potluck.control.cluster import ClusterState, ClusterStep
 from potluck.control.cluster_events import Commit, Event, Settle, Written
 from potluck.simulate import simulated_device

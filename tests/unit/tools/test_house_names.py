@@ -57,6 +57,8 @@ def test_private_names_may_be_given_twice(tmp_path: Path):
         (["plan/x", "device/plan/y"], ["plan"]),
         (["device/events", "coordinator/events", "device/process", "coordinator/process"], []),
         (["plan/x", "commands/plan"], []),
+        (["job/job"], []),
+        (["job/job", "device/job"], ["job"]),
         (["plan/x", "cli/plan"], []),
         (["plan/x", "cli/plan", "commands/plan"], ["plan"]),
         (["cli/plan", "commands/plan"], ["plan"]),

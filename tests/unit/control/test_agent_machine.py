@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from potluck.control.agent import AgentState, agent_transition
 from potluck.control.agent_events import (
     AgentEvent,
     AgentOrder,
@@ -25,6 +24,7 @@ from potluck.control.agent_events import (
     Train,
     TrainState,
 )
+from potluck.control.agent_machine import AgentState, agent_transition
 from potluck.job.optimizers import SGD
 from potluck.simulate.small_model import even
 from potluck.types import Held

@@ -43,7 +43,7 @@ KNOCK_S = 20.0  # for one try
 SERVER_PEER_ID = 0  # of the only peer that a client has
 
 # aiohttp would show a traceback for every scanner that speaks something else than HTTP.
-_quiet = logging.getLogger("potluck.wire.control")
+_quiet = logging.getLogger("potluck.wire.control_channel")
 _quiet.disabled = True
 
 
