@@ -106,7 +106,7 @@ def _train_sync(prepared: PreparedJob, fleet: Fleet | None, options: Options) ->
 
 def _train(job: Job, fleet: Fleet | None, options: Options) -> TrainResult:
     options.progress("tracing the model")
-    prepared = prepare_job(job)
+    prepared = prepare_job(job, options.progress)
     if options.sync is not None:
         return _train_sync(prepared, fleet, options)
     if isinstance(job.data, str):

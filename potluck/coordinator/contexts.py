@@ -13,6 +13,7 @@ from potluck.datasets.sample_order import DataOrder
 from potluck.job.job import Job
 from potluck.job.optimizers import Optimizer
 from potluck.metrics.watcher import Watcher
+from potluck.model.outputs import OutputForm
 from potluck.program.layout import PlanLayout
 from potluck.tensors.model_state import ModelState
 from potluck.types import CopyLine, Plan, RoundRecord
@@ -33,6 +34,7 @@ class Session:
     layout: PlanLayout
     digest: str
     data_digest: str
+    outputs: OutputForm
     model: ModelState
     roster: Roster
     link: Link

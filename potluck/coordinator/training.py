@@ -141,6 +141,7 @@ def _session(
         layout=PlanLayout(programs, plan),
         digest=digest,
         data_digest=prepared.data_digest,
+        outputs=prepared.built.outputs,
         model=model,
         roster=live.roster,
         link=live.link,

@@ -16,6 +16,7 @@ from potluck.model.empty import is_empty
 from potluck.model.export import export_program
 from potluck.model.forms import LABEL, EvalForm, TrainForm
 from potluck.model.modes import modes_kept, switch_to_training
+from potluck.model.outputs import OutputForm
 from potluck.model.probe import annotate, probe, without_probe
 from potluck.model.trace import trace
 from potluck.program.blocks import with_boundaries
@@ -30,6 +31,7 @@ class BuiltModel:
 
     programs: ProgramPair
     state: dict[str, torch.Tensor]  # parameters and persistent buffers by their name in the programs
+    outputs: OutputForm  # of evaluation
 
 
 def as_module(model: Any) -> tuple[nn.Module, bool]:
@@ -71,7 +73,7 @@ def build(
         )
     small = {n: t[:PROBE_ROWS] for n, t in feeds.items()}
     state, aliases = named_state(model)
-    train, evaluation = _export(model, loss, small, eval_reduce, hand_cut)
+    train, evaluation, outputs = _export(model, loss, small, eval_reduce, hand_cut)
     train, evaluation = (_canonical(p, aliases) for p in (train, evaluation))
     changed = {u.buffer for u in train.updates}
     train, evaluation = (_with_updated(p, changed) for p in (train, evaluation))
@@ -86,13 +88,13 @@ def build(
     judge = _judge(model, loss, small) if judged else None
     judge = judge and _canonical(judge, aliases)
     pair = ProgramPair(train=train, eval=evaluation, aliases=aliases, torch_version=str(torch.__version__), judge=judge)
-    return BuiltModel(programs=pair, state=state)
+    return BuiltModel(programs=pair, state=state, outputs=outputs)
 
 
 def _export(
     model: nn.Module, loss: Callable[..., Any], feeds: dict[str, torch.Tensor], reduce: Any, hand_cut: bool
-) -> tuple[Program, Program]:
-    """The training and the evaluation program; what evaluation would do to buffers is left out."""
+) -> tuple[Program, Program, OutputForm]:
+    """Training, evaluation and the form of its outputs; what evaluation would do to buffers is left out."""
     with modes_kept(model):
         switch_to_training(model)
         try:
@@ -104,7 +106,8 @@ def _export(
         model.eval()
         form = EvalForm(model, reduce)
         evaluation = annotate(export_program(form, feeds, "eval"))
-    return train, msgspec.structs.replace(evaluation, output_names=form.names.found, updates=())
+    outputs = form.seen.form
+    return train, msgspec.structs.replace(evaluation, output_names=outputs.names, updates=()), outputs
 
 
 def _judge(model: nn.Module, loss: Callable[..., Any], feeds: dict[str, torch.Tensor]) -> Program | None:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -11,8 +10,9 @@ import torch
 from torch import nn
 
 from potluck.errors import ModelError
+from potluck.model.outputs import OutputForm, take_apart
 from potluck.model.source_lines import calling_line
-from potluck.program.program import Program
+from potluck.model.user_functions import call_function
 
 LABEL = "label"
 
@@ -37,7 +37,7 @@ class TrainForm(nn.Module):
 
     def forward(self, feeds: dict[str, torch.Tensor]) -> Any:
         with _traceable():
-            return self.loss(call_model(self.model, feeds), feeds[LABEL])
+            return call_function("loss", self.loss, call_model(self.model, feeds), feeds[LABEL])
 
 
 class EvalForm(nn.Module):
@@ -47,69 +47,21 @@ class EvalForm(nn.Module):
         super().__init__()
         self.model = model
         self.reduce = reduce
-        self.names = _Names()
+        self.seen = _Seen()
 
     def forward(self, feeds: dict[str, torch.Tensor]) -> tuple[torch.Tensor, ...]:
         with _traceable():
             outputs = call_model(self.model, feeds)
             if self.reduce is not None:
-                outputs = self.reduce(outputs, feeds[LABEL])
-        flat = dict(_flatten(outputs, ""))
-        if not flat:
-            raise ModelError("the model gives no tensor in evaluation; return its outputs")
-        self.names.found = tuple(flat)
-        return tuple(flat.values())
+                outputs = call_function("reduce", self.reduce, outputs, feeds[LABEL])
+        self.seen.form, tensors = take_apart(outputs)
+        return tensors
 
 
-class _Names:
-    """The outputs' names, found while tracing. Not a plain attribute: torch.export undoes those."""
+class _Seen:
+    """The form of the outputs, found while tracing. Not a plain attribute: torch.export undoes those."""
 
-    found: tuple[str, ...] = ()
-
-
-def _flatten(outputs: Any, name: str) -> Iterator[tuple[str, torch.Tensor]]:
-    """Every tensor of a model's outputs with its name: keys and positions, joined by dots. None is skipped."""
-    if outputs is None:
-        return
-    if isinstance(outputs, torch.Tensor):
-        yield name, outputs
-        return
-    parts: Mapping[str, Any]
-    if isinstance(outputs, Mapping):
-        parts = {str(key): value for key, value in outputs.items()}
-    elif isinstance(outputs, tuple | list):
-        keys = getattr(outputs, "_fields", None) or range(len(outputs))
-        parts = {str(key): value for key, value in zip(keys, outputs, strict=True)}
-    elif dataclasses.is_dataclass(outputs):
-        parts = {f.name: getattr(outputs, f.name) for f in dataclasses.fields(outputs)}
-    else:
-        raise ModelError(
-            f"the model's output {name or 'in evaluation'} is a {type(outputs).__name__}; "
-            "return tensors, or tuples or dicts of them"
-        )
-    for key, value in parts.items():
-        yield from _flatten(value, f"{name}.{key}" if name else key)
-
-
-class Outputs(dict[str, torch.Tensor]):
-    """Named outputs, read as a dict or as attributes, like those of the model itself."""
-
-    def __getattr__(self, name: str) -> torch.Tensor:
-        try:
-            return self[name]
-        except KeyError:
-            raise AttributeError(f"the model has no output {name!r}, only {', '.join(self)}") from None
-
-
-def outputs_as_given(program: Program, tensors: Sequence[torch.Tensor]) -> Any:
-    """The evaluation program's outputs in the form the model gave them: a tensor, a tuple, or by name."""
-    names = program.output_names
-    if len(tensors) == 1 and names in ((), ("",)):
-        return tensors[0]
-    given = dict(zip(names, tensors, strict=True))
-    if all(name.isdigit() for name in names):
-        return tuple(given.get(str(i)) for i in range(int(names[-1]) + 1))  # None where the model gave None
-    return Outputs(given)
+    form: OutputForm
 
 
 @contextmanager

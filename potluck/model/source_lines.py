@@ -19,6 +19,7 @@ _WAYS_OUT = (
     "either write that line without looking at values (torch.where, masks, fixed sizes), "
     "or give the model hand-cut as a list of modules (Job(model=[first, second, …])) that each trace"
 )
+_CACHE = "if this is its cache of past keys, set use_cache=False in the model's config; else "
 _SPECIALISED = "your code specialized it to be a constant"
 _FAKE_CONSTANT = "fake tensor in the exported program constant"
 
@@ -75,7 +76,8 @@ def explain_export_failure(error: Exception) -> ModelError:
         return ModelError(f"{where}: the forward pass uses a tensor's .data; write x.detach() within torch.no_grad()")
     reason = next((line.strip() for line in text.splitlines() if line.strip()), type(error).__name__)
     reason = reason.split(". ")[0][:200].rstrip(".")
-    return ModelError(f"{where}: the model cannot be traced ({type(error).__name__}: {reason}); {_WAYS_OUT}")
+    first = _CACHE if "cache" in f"{where} {reason}".lower() else ""
+    return ModelError(f"{where}: the model cannot be traced ({type(error).__name__}: {reason}); {first}{_WAYS_OUT}")
 
 
 def _frame_of_traceback(error: BaseException) -> str | None:

@@ -172,7 +172,7 @@ def test_outputs_reach_loss_and_metrics_as_the_model_gives_them(live: LiveFleet,
 def test_an_output_without_samples_is_named_before_training_starts(tmp_path: Path) -> None:
     class WithScale(TwoHeads):
         def forward(self, x: torch.Tensor) -> dict[str, torch.Tensor]:
-            return {"classes": self.body(x), "scale": self.side.weight.abs().mean()}
+            return {"classes": self.body(x), "scale": self.side.weight.abs().mean(0)}
 
     what = job(model=WithScale, loss=lambda out, y: F.cross_entropy(out["classes"], y), metrics={})
     fleet = LiveFleet(Fleet(devices=devices(2)), Options(timeout_s=PATIENT))

@@ -26,6 +26,7 @@ def test_every_record_is_named():
 
 
 @pytest.mark.full
+@pytest.mark.hf
 def test_the_snippets_run_and_every_job_can_be_traced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     script = tmp_path / "page.py"
     script.write_text("\n".join(SNIPPETS))

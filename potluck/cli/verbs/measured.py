@@ -53,7 +53,7 @@ def measured(
         from potluck.commands.choosing import micro_batch_choices
         from potluck.coordinator.samples.prepared_job import prepare_job
 
-        prepared = prepare_job(job)
+        prepared = prepare_job(job, display.note)
         sizes = tuple(micro_batch_choices(prepared))
         check(job, sizes)
         if settings.load is not None:

@@ -8,9 +8,8 @@ import torch
 
 from potluck.coordinator.contexts import Session
 from potluck.coordinator.rounds.feeder import send_feeds
-from potluck.coordinator.samples.job_metrics import sample_axis, summed_up
+from potluck.coordinator.samples.job_metrics import Gathered
 from potluck.coordinator.samples.loading import Batch, evaluation_loader
-from potluck.model.forms import outputs_as_given
 from potluck.plan.routes import micro_batch_sizes, rows
 from potluck.tensors.parcels import unpack
 from potluck.wire.link import Tag
@@ -25,8 +24,7 @@ class Evaluator:
     def __init__(self, session: Session, receive: Callable[[str, Tag], list[memoryview]]) -> None:
         self.s = session
         self._program = session.layout.programs.eval
-        for index in range(len(self._program.outputs)):
-            sample_axis(self._program, index)  # better now than after the first round
+        self._gathered()  # what cannot be gathered is refused now, not after the first round
         self._loader = evaluation_loader(session.job)
         self._number = 0
         self._receive = receive
@@ -36,17 +34,18 @@ class Evaluator:
 
     def run(self) -> tuple[float, dict[str, float], int]:
         """Loss and metrics over the whole set, and how many samples it has."""
-        outputs: list[list[torch.Tensor]] = []
-        labels: list[torch.Tensor] = []
-        losses: list[tuple[float, float]] = []
+        gathered = self._gathered()
         under_way: list[tuple[int, Batch, tuple[int, ...]]] = []
         for index in range(self._loader.order.rounds):
             under_way.append(self._start(index))
             if len(under_way) > 1:
-                self._finish(*under_way.pop(0), outputs, labels, losses)
+                self._finish(*under_way.pop(0), gathered)
         while under_way:
-            self._finish(*under_way.pop(0), outputs, labels, losses)
-        return summed_up(self.s.job, self._program, outputs, labels, losses)
+            self._finish(*under_way.pop(0), gathered)
+        return gathered.summed_up()
+
+    def _gathered(self) -> Gathered:
+        return Gathered(self.s.job, self._program, self.s.outputs)
 
     def _start(self, index: int) -> tuple[int, Batch, tuple[int, ...]]:
         batch = self._loader.get(index)
@@ -56,10 +55,7 @@ class Evaluator:
         send_feeds(self.s.link, self.s.layout, "eval", number, batch, sizes, self.s.timeout_s)
         return number, batch, sizes
 
-    def _finish(
-        self, number: int, batch: Batch, sizes: tuple[int, ...], outputs: list[list[torch.Tensor]],
-        labels: list[torch.Tensor], losses: list[tuple[float, float]],
-    ) -> None:  # fmt: skip
+    def _finish(self, number: int, batch: Batch, sizes: tuple[int, ...], gathered: Gathered) -> None:
         last = self.s.plan.stages[-1]
         start = 0
         for micro_batch, size in enumerate(sizes):
@@ -68,11 +64,5 @@ class Evaluator:
                 message = self._receive(part.device, tag)
                 tensors = [t for t in unpack(message, _CPU) if t is not None]
                 span = slice(start + part.start, start + part.stop)
-                label = batch.feeds["label"][span]
-                outputs.append(tensors)
-                labels.append(label)
-                weight = float(batch.weights[span].sum())
-                if weight and self.s.job.reduce is None:
-                    value = outputs_as_given(self._program, tensors)
-                    losses.append((float(self.s.job.loss(value, label)), weight))
+                gathered.add(tensors, batch.feeds["label"][span], float(batch.weights[span].sum()))
             start += size

@@ -13,8 +13,10 @@ from potluck.coordinator.samples.job_metrics import measure
 from potluck.coordinator.samples.loading import first_evaluation_samples, spread_evaluation_samples
 from potluck.errors import InputError
 from potluck.job.job import Job
-from potluck.model.forms import LABEL, EvalForm, call_model
+from potluck.model.forms import LABEL, call_model
 from potluck.model.modes import modes_kept
+from potluck.model.outputs import take_apart
+from potluck.model.user_functions import Field, call_function
 
 _ROWS = 2
 _METRIC_ROWS = 32  # a metric may need several samples of several classes,
@@ -28,7 +30,7 @@ def check_fit(module: nn.Module, job: Job, feeds: Mapping[str, torch.Tensor]) ->
     with _other_buffers(module), modes_kept(module), torch.no_grad():
         module.eval()
         small = {n: t[:_ROWS] for n, t in feeds.items()}
-        loss = _try("data", small, lambda: job.loss(call_model(module, small), small[LABEL]))
+        loss = _try("data", small, lambda: _loss(module, job, small))
         _check_mean(module, job, small, loss)
         if job.eval_data is not None:
             _check_evaluation(module, job)
@@ -48,22 +50,30 @@ def _other_buffers(module: nn.Module) -> Iterator[None]:
             buffers[name] = buffer
 
 
+def _loss(module: nn.Module, job: Job, feeds: Mapping[str, torch.Tensor]) -> Any:
+    return call_function("loss", job.loss, call_model(module, feeds), feeds[LABEL])
+
+
 def _check_evaluation(module: nn.Module, job: Job) -> None:
     small = first_evaluation_samples(job, _ROWS).feeds
-    outputs = _try("eval_data", small, lambda: call_model(module, small))
-    if job.reduce is not None:
-        _try("eval_data", small, lambda: job.reduce(outputs, small[LABEL]))  # type: ignore[misc]
-    else:
-        _try("eval_data", small, lambda: job.loss(outputs, small[LABEL]))
+    field: Field = "loss" if job.reduce is None else "reduce"
+    outputs = _try("eval_data", small, lambda: _as_evaluated(call_model(module, small)))
+    given = _try("eval_data", small, lambda: call_function(field, job.reduce or job.loss, outputs, small[LABEL]))
     if job.metrics:
-        _check_metrics(module, job, small)
+        _check_metrics(module, job, small, outputs if job.reduce is None else given)
 
 
-def _check_metrics(module: nn.Module, job: Job, small: Mapping[str, torch.Tensor]) -> None:
+def _as_evaluated(outputs: Any) -> Any:
+    """The outputs as they arrive from the devices: without what does not travel."""
+    form, tensors = take_apart(outputs)
+    return form.make(tensors)
+
+
+def _check_metrics(module: nn.Module, job: Job, small: Mapping[str, torch.Tensor], given: Any) -> None:
     """Tries the metrics: it would be a pity to find out after the first epoch."""
-    row_bytes = sum(t.nbytes for t in EvalForm(module, job.reduce)(dict(small))) // len(small[LABEL])
+    row_bytes = sum(t.nbytes for t in take_apart(given)[1]) // len(small[LABEL])
     feeds = spread_evaluation_samples(job, max(_ROWS, min(_METRIC_ROWS, _METRIC_BYTES // (row_bytes + 1)))).feeds
-    outputs = _try("eval_data", feeds, lambda: call_model(module, feeds))
+    outputs = _try("eval_data", feeds, lambda: _as_evaluated(call_model(module, feeds)))
     if job.reduce is not None:
         outputs = _try("eval_data", feeds, lambda: job.reduce(outputs, feeds[LABEL]))  # type: ignore[misc]
     measure(job, outputs, feeds[LABEL])
@@ -72,6 +82,8 @@ def _check_metrics(module: nn.Module, job: Job, small: Mapping[str, torch.Tensor
 def _try(field: str, small: Mapping[str, torch.Tensor], work: Callable[[], Any]) -> Any:
     try:
         return work()
+    except InputError as error:
+        raise InputError(f"job: {error}") from error
     except Exception as error:
         shapes = ", ".join(f"{n} {str(t.dtype).removeprefix('torch.')} {list(t.shape)}" for n, t in small.items())
         reason = " ".join(f"{type(error).__name__}: {error}".split())[:300]
@@ -85,6 +97,6 @@ def _check_mean(module: nn.Module, job: Job, small: Mapping[str, torch.Tensor], 
     if not isinstance(loss, torch.Tensor) or loss.numel() != 1 or not torch.isfinite(loss) or abs(float(loss)) < 1e-6:
         return
     twice = {n: torch.cat([t, t]) for n, t in small.items()}
-    double = float(job.loss(call_model(module, twice), twice[LABEL]))
+    double = float(_loss(module, job, twice))
     if abs(double - 2 * float(loss)) < 1e-3 * abs(double):
         raise InputError("job: loss adds up its samples (twice the samples, twice the loss); give a mean over samples")

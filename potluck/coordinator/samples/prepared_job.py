@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import torch
@@ -27,8 +28,8 @@ class PreparedJob:
     data_digest: str  # of the first samples: a resumed run must see the same data
 
 
-def prepare_job(job: Job) -> PreparedJob:
-    """Builds the model and cuts it, from the first samples of the data."""
+def prepare_job(job: Job, note: Callable[[str], None] = lambda text: None) -> PreparedJob:
+    """Builds the model and cuts it, from the first samples of the data. What the user should know of it is noted."""
     torch.manual_seed(job.seed)
     module, hand_cut = as_module(job.model)
     first = first_samples(job, PROBE_ROWS)
@@ -37,6 +38,8 @@ def prepare_job(job: Job) -> PreparedJob:
         module, job.loss, first.feeds, first.weights, hand_cut=hand_cut, eval_reduce=job.reduce,
         judged=isinstance(job.data, str),
     )  # fmt: skip
+    if built.outputs.left_out:
+        note(f"evaluation leaves out what is no tensor: {', '.join(built.outputs.left_out)}")
     built = replace(built, programs=built.programs.with_kernels(job.kernels))
     optimizer = resolve(job.optimizer, module)
     digest = tensor_digest({**first.feeds, "weights": first.weights})

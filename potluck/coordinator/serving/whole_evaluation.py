@@ -6,10 +6,9 @@ from collections.abc import Mapping
 
 import torch
 
-from potluck.coordinator.samples.job_metrics import summed_up
+from potluck.coordinator.samples.job_metrics import Gathered
 from potluck.coordinator.samples.loading import evaluation_loader
 from potluck.coordinator.samples.prepared_job import PreparedJob
-from potluck.model.forms import outputs_as_given
 from potluck.uncut.uncut_run import UncutRun
 
 
@@ -17,7 +16,7 @@ class WholeEvaluation:
     """Loss and metrics over the job's evaluation data."""
 
     def __init__(self, prepared: PreparedJob) -> None:
-        self._job, programs = prepared.job, prepared.built.programs
+        self._job, self._outputs, programs = prepared.job, prepared.built.outputs, prepared.built.programs
         state = {name: tensor.clone() for name, tensor in prepared.built.state.items()}
         self._run = UncutRun(programs, state, prepared.optimizer, seed=self._job.seed, clip_norm=None)
         self._program = programs.eval
@@ -27,21 +26,13 @@ class WholeEvaluation:
     def run(self, weights: Mapping[str, torch.Tensor]) -> tuple[float, dict[str, float], int]:
         """Loss and metrics with these weights, and how many samples there are."""
         self._load(weights)
-        outputs: list[list[torch.Tensor]] = []
-        labels: list[torch.Tensor] = []
-        losses: list[tuple[float, float]] = []
+        gathered = Gathered(self._job, self._program, self._outputs)
         for index in range(self._loader.order.rounds):
             batch = self._loader.get(index)
             feeds = {i: batch.feeds[name] for name, i in self._inputs.items()}
             values = self._run.stage.evaluate(len(batch.ids), feeds, {})
-            tensors = [values[v] for v in self._program.outputs]
-            outputs.append(tensors)
-            labels.append(batch.feeds["label"])
-            weight = float(batch.weights.sum())
-            if weight and self._job.reduce is None:
-                given = outputs_as_given(self._program, tensors)
-                losses.append((float(self._job.loss(given, labels[-1])), weight))
-        return summed_up(self._job, self._program, outputs, labels, losses)
+            gathered.add([values[v] for v in self._program.outputs], batch.feeds["label"], float(batch.weights.sum()))
+        return gathered.summed_up()
 
     def close(self) -> None:
         """Ends its loader."""
