@@ -2,6 +2,7 @@
 
 import itertools
 import time
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -164,18 +165,49 @@ def test_a_stage_without_backward_keeps_nothing_it_sent_and_runs_no_forward_agai
         assert again.peak == 0
 
 
-def test_a_slower_device_takes_longer(prepared):
-    fast, slow = Bench(rig_of(prepared), 1), Bench(rig_of(prepared, speed=0.1), 1)
-    assert min(seconds_for_each_of_the_processor(fast) for _ in range(9)) < 5  # one, but for a busy machine
-    assert seconds_for_each_of_the_processor(slow) > 5  # ten, but for what is done around the work; never less
+class Clocks:
+    """Time that passes only where work is done or slept through: what this machine is busy with does not count."""
+
+    def __init__(self) -> None:
+        self.wall_s = self.cpu_s = self.slept_s = 0.0
+
+    def work(self, cpu_s: float, waited_s: float) -> None:
+        """Work of so many CPU seconds, while others had the processor for so many more."""
+        self.cpu_s += cpu_s
+        self.wall_s += cpu_s + waited_s
+
+    def perf_counter(self) -> float:
+        return self.wall_s
+
+    monotonic = perf_counter
+
+    def thread_time(self) -> float:
+        return self.cpu_s
+
+    def sleep(self, seconds: float) -> None:
+        self.slept_s += seconds
+        self.wall_s += seconds
 
 
-def seconds_for_each_of_the_processor(bench, count=20):
-    """What a device says that work took, for each second for which the processor had it; others' work is not in it."""
-    bench.inputs(ROWS)
-    began = time.thread_time()
-    said_s = count * sum(bench.chunk(ROWS, count))
-    return said_s / (time.thread_time() - began)
+@pytest.mark.parametrize(
+    ("speed", "stretch", "forward_s"),
+    [
+        (1.0, None, 3.0),  # what the clock says,
+        (0.1, None, 3.0 + 9 * 1.0),  # and nine times its CPU time more
+        (1.0, 2.0, 2.0),  # where a second of the processor takes two: only its own
+        (0.1, 2.0, 2.0 + 9 * 1.0),
+    ],
+)
+def test_a_slower_device_takes_longer(prepared, monkeypatch, speed, stretch, forward_s):
+    clocks, rig = Clocks(), rig_of(prepared, speed)
+    pace: Any = None if stretch is None else SimpleNamespace(stretch=stretch, add=lambda *more: None)
+    bench = Bench(replace(rig, pace=pace), 1)
+    monkeypatch.setattr(bench.runner, "forward", lambda *given: clocks.work(1.0, 2.0))
+    monkeypatch.setattr(bench.runner, "backward", lambda *given: clocks.work(2.0, 4.0))
+    for module in ("measure.bench", "host.throttle"):
+        monkeypatch.setattr(f"potluck.device.{module}.time", clocks)
+    assert bench.chunk(ROWS, 5) == pytest.approx((forward_s, 2 * forward_s))
+    assert clocks.slept_s == pytest.approx(5 * 3.0 * (1 / speed - 1))  # so that it really takes longer
 
 
 def test_blocks_that_cannot_run_are_named(prepared):
