@@ -70,15 +70,23 @@ def was_refused(name: str, said: Sequence[str]) -> bool:
 
 def count_devices(command_lines: Iterable[Sequence[str]]) -> int:
     """How many of these processes are devices of potluck."""
-    return sum(any(PurePath(a).name == "potluck" and b == "join" for a, b in pairwise(line)) for line in command_lines)
+    return sum(map(_is_device, command_lines))
+
+
+def _is_device(command_line: Sequence[str]) -> bool:
+    """Whether it is Python itself: what only began it (timeout, sudo, uv run, ssh to another machine) has its words."""
+    program, *words = command_line or [""]
+    runs_python = PurePath(program).name.lower().startswith(("python", "pypy"))
+    return runs_python and any(PurePath(a).name == "potluck" and b == "join" for a, b in pairwise(words))
 
 
 def _choose_threads() -> int:
     """All cores, or this device's part of them where others compute on this machine already; says which."""
     import psutil  # only here, so that `potluck --help` stays quick
 
+    own = {os.getpid(), *(process.pid for process in psutil.Process().parents())}  # a script may have begun it
     running = psutil.process_iter(["cmdline"])
-    others = count_devices(p.info["cmdline"] or () for p in running if p.pid != os.getpid())
+    others = count_devices(p.info["cmdline"] or () for p in running if p.pid not in own)
     threads = max(1, cores() // (others + 1))
     # More threads than cores make every one of them wait for the others at each operator: several times slower.
     why = ", as potluck computes on this machine already" if others else ""

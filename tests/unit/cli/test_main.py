@@ -227,9 +227,15 @@ def test_devices_on_this_machine_are_counted_however_they_were_started():
     ours = [
         ["python3", "-m", "potluck", "join", "10.0.0.1:7117"],
         ["/usr/bin/python3", "/home/a/.venv/bin/potluck", "join", "10.0.0.1:7117"],
+        ["python3.12", "-W", "ignore", "-m", "potluck", "join", "10.0.0.1:7117"],
     ]
     others = [[], ["potluck"], ["potluck", "train", "join.py"], ["vi", "potluck", "join.py"], ["sshd", "join"]]
-    assert count_devices([*ours, *others]) == 2
+    assert count_devices([*ours, *others]) == 3
+
+
+@pytest.mark.parametrize("before", [["timeout", "600"], ["sudo", "-E"], ["uv", "run"], ["ssh", "pi"], ["strace", "-f"]])
+def test_what_only_began_a_device_is_none(before):
+    assert count_devices([[*before, ".venv/bin/potluck", "join", "10.0.0.1:7117"]]) == 0
 
 
 @pytest.mark.parametrize(
