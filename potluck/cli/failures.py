@@ -16,6 +16,7 @@ import click
 
 from potluck.cli.stopping import EXIT_INTERRUPTED
 from potluck.errors import InputError, PotluckError
+from potluck.settings.own_command import command
 
 TRACEBACK = "traceback.txt"
 
@@ -47,7 +48,8 @@ def _exit_code(run: Any, as_json: bool) -> int:
             return run() or 0
     except click.ClickException as error:
         context = getattr(error, "ctx", None)
-        text = f"{error.format_message()} Try {context.command_path if context else 'potluck'} --help"
+        verb = context.command_path.split()[1:] if context else []
+        text = f"{error.format_message()} Try {command(*verb, '--help')}"
         if as_json:  # no verb has begun, so none has said it
             said_as_json(text, InputError.exit_code)
         complain(text)

@@ -4,6 +4,7 @@ import json
 import os
 import re
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -19,6 +20,7 @@ import pytest
 from potluck.commands.run_log import LOG
 from potluck.commands.run_state import FoundRun, look
 from potluck.coordinator.run_folder.process_record import PROCESS, alive, facts_of, written
+from potluck.settings.own_command import called_by
 from tests.process.command_line import DEADLINE_S, Potluck
 
 # A session of its own on a terminal of its own: begins a run, and stays until the terminal is closed.
@@ -49,6 +51,11 @@ def _long_job(potluck: Potluck, pause_s: float = 0.05) -> str:
     with path.open("a") as file:
         file.write(GENTLY.replace("PAUSE_S", str(pause_s)))
     return path.name
+
+
+def _shown(*arguments: str) -> str:
+    """A command as potluck shows it, where it was called as it is here."""
+    return shlex.join([*called_by("__main__.py", sys.executable, Path("/nowhere"), shutil.which), *arguments])
 
 
 def _wait_for(condition: Callable[[], bool], instead: Callable[[], str] = lambda: "") -> None:
@@ -95,7 +102,7 @@ def test_a_run_outlives_its_terminal_and_is_looked_at_and_stopped_from_others(po
     job, run = _long_job(potluck), potluck.folder / "runs" / "it"
     shown = _begin_in_a_terminal_and_close_it(potluck, "train", job, "--local", "1", "--detach", "--run-dir", "runs/it")
     assert "ended with 0" in shown, shown
-    assert "potluck attach runs/it" in shown
+    assert _shown("attach", "runs/it") in shown
     seen = _until(run, _has_trained(0)).records.view.done
     _until(run, _has_trained(seen))
 
@@ -113,7 +120,7 @@ def test_a_run_outlives_its_terminal_and_is_looked_at_and_stopped_from_others(po
     assert alive(facts) is None
     assert "stopped" in out.splitlines()[0]
     go_on = out.splitlines()[1].removeprefix("go on").strip()
-    assert go_on == "potluck train job.py --local=1 --resume --run-dir runs/it"
+    assert go_on == _shown("train", "job.py", "--local=1", "--resume", "--run-dir", "runs/it")
     stopped = _status(potluck)
     assert (stopped["state"], stopped["process"]) == ("stopped", None)
     assert stopped["checkpoint"] == stopped["rounds_done"] > seen
@@ -125,7 +132,7 @@ def test_a_run_outlives_its_terminal_and_is_looked_at_and_stopped_from_others(po
     assert "stopped" in out
     code, out, err = potluck.run("stop")
     assert (code, out) == (2, "")
-    assert err == "potluck: runs/it is not running; see how it ended with: potluck status runs/it\n"
+    assert err == f"potluck: runs/it is not running; see how it ended with: {_shown('status', 'runs/it')}\n"
 
 
 def test_bad_input_gets_one_line_and_leaves_nothing(potluck):
@@ -194,7 +201,7 @@ def test_whoever_looks_may_leave_and_a_run_that_vanishes_was_interrupted(potluck
     code, out, err = potluck.run("train", _long_job(potluck), "--local", "1", "--detach", "--run-dir", "run", "--json")
     assert code == 0, err
     begun = json.loads(out)
-    assert begun["status"] == "potluck status run"
+    assert begun["status"] == _shown("status", "run")
     _until(run, lambda found: found.records.checkpoint is not None)
 
     looking = potluck.start("attach", "run")

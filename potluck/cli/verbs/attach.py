@@ -21,6 +21,7 @@ from potluck.commands.which_run import chosen_run
 from potluck.coordinator.run_folder.process_record import alive, written
 from potluck.errors import DeviceError, PotluckError
 from potluck.metrics.records import Record
+from potluck.settings.own_command import command
 from potluck.types import RoundRecord
 
 _EVERY_S = 0.2
@@ -38,7 +39,8 @@ def attach(run: Path | None) -> int:
         ):
             found = follow(run_dir, display, interrupted)
     except StoppedByUser:
-        click.echo(f"detached; the run goes on. Look again: potluck attach {run_dir}; end it: potluck stop {run_dir}")
+        again, end = command("attach", run_dir), command("stop", run_dir)
+        click.echo(f"detached; the run goes on. Look again: {again}; end it: {end}")
         return EXIT_INTERRUPTED
     click.echo(headline(found))
     if way_on := go_on(found):

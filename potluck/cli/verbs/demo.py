@@ -11,6 +11,7 @@ from potluck.cli.session import terminal
 from potluck.cli.verbs.train import pace, report, round_lines
 from potluck.commands.here import RUNS, check_run_dir, crowding
 from potluck.errors import InputError
+from potluck.settings.own_command import command
 from potluck.types import DeviceSpec, Fleet
 from potluck.units import speeds
 
@@ -42,8 +43,8 @@ def demo(devices: str, run_dir: Path | None, *, as_json: bool) -> int:
         click.echo(line)
     click.echo(f"model    {result.model_path}, after {result.rounds} rounds: {pace(result, seconds)}")
     click.echo("\ntry next")
-    for command, why in next_steps(result.run_dir):
-        click.echo(f"  {why}\n    {command}")
+    for line, why in next_steps(result.run_dir):
+        click.echo(f"  {why}\n    {line}")
     return 0
 
 
@@ -68,6 +69,6 @@ def next_steps(run_dir: Path) -> tuple[tuple[str, str], ...]:
     example = Path("examples/digits_cnn.py")
     job_file = example if example.is_file() else Path(demo_job.__file__)
     return (
-        (f"potluck verify --run {run_dir}", "was every sample used exactly once?"),
-        (f"potluck verify {job_file} --local 1,0.5,0.25", "are the numbers those of one machine?"),
+        (command("verify", "--run", run_dir), "was every sample used exactly once?"),
+        (command("verify", job_file, "--local", "1,0.5,0.25"), "are the numbers those of one machine?"),
     )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import shlex
 import signal
 import subprocess
 import sys
@@ -25,6 +24,7 @@ from potluck.coordinator.run_folder.folder_names import make, new_run_dir, remov
 from potluck.coordinator.run_folder.process_record import ProcessFacts, alive, written
 from potluck.errors import InputError, PotluckError
 from potluck.metrics.records import RECORDS
+from potluck.settings.own_command import command
 from potluck.settings.verb_settings import TrainSettings
 from potluck.units import duration_text
 
@@ -55,8 +55,8 @@ def train_detached(arguments: Sequence[str], settings: TrainSettings, *, resume:
     else:
         click.echo(f"running  {run_dir} (process {facts.pid}); this terminal may be closed")
         invitation(settings, click.echo)(facts.address or "")
-        for verb, command in _commands(run_dir).items():
-            click.echo(f"{verb:<8} {command}")
+        for verb, line in _commands(run_dir).items():
+            click.echo(f"{verb:<8} {line}")
     return 0
 
 
@@ -156,4 +156,4 @@ def _discard(run_dir: Path, made: Sequence[Path], log_from: int) -> None:
 
 
 def _commands(run_dir: Path) -> dict[str, str]:
-    return {verb: shlex.join(["potluck", verb, str(run_dir)]) for verb in ("status", "attach", "stop")}
+    return {verb: command(verb, run_dir) for verb in ("status", "attach", "stop")}

@@ -21,6 +21,7 @@ from potluck.commands.run_state import Followed, over
 from potluck.commands.which_run import chosen_run, running
 from potluck.coordinator.run_folder.process_record import ProcessFacts, alive, written
 from potluck.errors import InputError, PotluckError
+from potluck.settings.own_command import command
 from potluck.units import duration_s, duration_text
 
 _EVERY_S = 0.2
@@ -33,15 +34,15 @@ def stop(run: Path | None, *, now: bool, timeout: str) -> int:
     facts = written(run_dir)
     process = alive(facts)
     if process is None:
-        raise InputError(f"{run_dir} is not running; see how it ended with: potluck status {run_dir}")
+        raise InputError(f"{run_dir} is not running; see how it ended with: {command('status', run_dir)}")
     records = Followed(run_dir)
-    command = command_to_go_on(_command_line(process), run_dir)
+    began_by = _command_line(process)
     _ask(process, now=now)
     _wait(facts, run_dir, records, timeout_s)
     records.more()
     found = over(run_dir, records, facts)
     click.echo(headline(found))
-    if way_on := go_on(found, command):
+    if way_on := go_on(found, command_to_go_on(began_by, run_dir)):
         click.echo(f"go on    {way_on}")
     return 0 if found.state == "interrupted" else exit_code(found)
 
@@ -96,9 +97,10 @@ def _wait(facts: ProcessFacts | None, run_dir: Path, records: Followed, timeout_
         while alive(facts) is not None:
             waited_s = time.monotonic() - began_s
             if waited_s > timeout_s:
+                wait, end = command("attach", run_dir), command("stop", run_dir, "--now")
                 raise PotluckError(
                     f"{run_dir}: asked to stop, and not over after {duration_text(waited_s)}; "
-                    f"wait once more with potluck attach {run_dir}, or end it with potluck stop {run_dir} --now"
+                    f"wait once more with: {wait}, or end it with: {end}"
                 )
             records.more()
             say(f"{_doing(facts, records)} ({duration_text(waited_s)})")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shlex
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -24,6 +23,7 @@ from potluck.metrics.records import RECORDS, EvaluationRecord, RunEnded, read
 from potluck.metrics.run_view import evaluation_text
 from potluck.plan.validate import read_plan
 from potluck.profile.store import default_dir
+from potluck.settings.own_command import command
 from potluck.settings.verb_settings import TrainSettings
 from potluck.types import Fleet, Plan
 from potluck.units import duration_text, milliseconds
@@ -223,7 +223,7 @@ def resume_command(arguments: Sequence[str], run_dir: Path) -> str:
         if not skip and argument != "--resume" and not argument.startswith("--run-dir"):
             kept.append(argument)
         skip = argument == "--run-dir"
-    return shlex.join(["potluck", *kept, "--resume", "--run-dir", str(run_dir)])
+    return command(*kept, "--resume", "--run-dir", run_dir)
 
 
 def owned_data(job: Job) -> str | None:
@@ -236,8 +236,8 @@ def invitation(settings: TrainSettings, say: Callable[[str], None], data: str | 
 
     def invite(address: str) -> None:
         if settings.devices:
-            network = f" --plain-network {settings.plain_network}" if settings.plain_network is not None else ""
-            own = f" --data {data}=PATH" if data is not None else ""
-            say(f"on each other device run:  potluck join {address}{own}{network}")
+            own = ["--data", f"{data}=PATH"] if data is not None else []
+            network = ["--plain-network", str(settings.plain_network)] if settings.plain_network is not None else []
+            say(f"on each other device run:  {command('join', address, *own, *network)}")
 
     return invite

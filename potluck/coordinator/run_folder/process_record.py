@@ -21,6 +21,7 @@ import psutil
 from potluck.coordinator.run_folder.folder_names import make, remove_empty
 from potluck.errors import InputError
 from potluck.metrics.records import RECORDS
+from potluck.settings.own_command import command
 from potluck.types import Value
 
 PROCESS = "process.json"
@@ -119,7 +120,7 @@ def check_free(run_dir: Path) -> None:
     if process is not None:
         raise InputError(
             f"{run_dir}: process {process.pid} trains in this folder; "
-            f"end it with: potluck stop {run_dir}, or give another --run-dir"
+            f"end it with: {command('stop', run_dir)}, or give another --run-dir"
         )
 
 
