@@ -271,7 +271,7 @@ def simulate(job: str, config: Path | None, **flags: Any) -> int:
 
 @main.command()
 @click.argument("address", metavar="HOST:PORT")
-@click.option("--name", help="What this device is called.  [default: the host's name]")
+@click.option("--name", help="What this device is called.  [default: the host's name, or one like it]")
 @click.option("--device", metavar="KIND", help="What computes: cpu, cuda or mps.  [default: cpu]")
 @click.option(
     "--threads", metavar="N", help="CPU threads to use.  [default: all cores, shared with devices that run here]"

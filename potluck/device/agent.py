@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import queue
 import threading
 import time
@@ -10,8 +9,8 @@ import traceback
 from collections.abc import Callable, Sequence
 
 import torch
+from msgspec.structs import replace
 
-from potluck import __version__
 from potluck.compute.runner import StageState
 from potluck.control.agent_events import (
     AgentEvent,
@@ -39,22 +38,21 @@ from potluck.control.agent_events import (
 )
 from potluck.control.agent_machine import AgentState, agent_transition
 from potluck.datasets.own_data import LocalData
-from potluck.device.host.device_kinds import host_words, is_out_of_memory
+from potluck.device.entering import Client
+from potluck.device.host.device_kinds import is_out_of_memory
 from potluck.device.host.faults_on_order import misbehave
 from potluck.device.host.throttle import Throttle
 from potluck.device.measure.surveyor import Surveyor
-from potluck.device.orphaned import CoordinatorClient, found_again, write_held
+from potluck.device.orphaned import found_again, write_held
 from potluck.device.pushing.own_work import OwnWork
 from potluck.device.stage_holder import StageHolder
 from potluck.errors import OUT_OF_MEMORY, Cancelled, DeviceError, InputError, LinkError, PotluckError
-from potluck.types import DeviceSpec, Held
+from potluck.types import Held
 from potluck.units import duration_text
 from potluck.wire.carriers import open_link
 from potluck.wire.channel import Disconnected
 from potluck.wire.link import Link
 from potluck.wire.messages import (
-    PROOF_VARIABLE,
-    PROTOCOL,
     Durable,
     Failed,
     Hello,
@@ -81,12 +79,13 @@ class Agent:
     """
 
     def __init__(
-        self, client: CoordinatorClient, spec: DeviceSpec, device: torch.device, bind: str, say: Callable[[str], None],
-        hold_s: float = 0.0, chaos: bool = False, failpoint: Callable[[str], None] = lambda order: None,
-        data: Sequence[LocalData] = (),
+        self, client: Client, hello: Hello, device: torch.device, bind: str, say: Callable[[str], None],
+        hold_s: float = 0.0, failpoint: Callable[[str], None] = lambda order: None, data: Sequence[LocalData] = (),
     ) -> None:  # fmt: skip
-        self._client, self._spec, self._device, self._bind, self._say = client, spec, device, bind, say
-        self._hold_s, self._chaos, self._failpoint = hold_s, chaos, failpoint
+        """`hello` is what it was let in by; it comes again whenever it looks for the coordinator."""
+        self._client, self._hello, self._device, self._bind, self._say = client, hello, device, bind, say
+        self._hold_s, self._failpoint = hold_s, failpoint
+        self._spec = spec = hello.device
         self._throttle = Throttle(spec.speed)
         self._lock = threading.RLock()
         self._state = AgentState(me=spec.name, patient=hold_s > 0)
@@ -101,7 +100,6 @@ class Agent:
 
     def serve(self) -> int:
         """Obeys until told to stop; a failure is reported to the coordinator before it ends this process."""
-        self._client.send(self._hello())
         self._pump.start()
         try:
             while True:
@@ -127,14 +125,11 @@ class Agent:
             self._fail(DeviceError(_one_line(error)))
             return 3
 
-    def _hello(self) -> Hello:
+    def _back(self) -> Hello:
+        """What it says when it comes back: what it holds is held by this name."""
         force = self._state.force
-        return Hello(
-            protocol=PROTOCOL, version=__version__, torch_version=str(torch.__version__), device=self._spec,
-            host=host_words(self._spec.kind), proof=os.environ.get(PROOF_VARIABLE, ""),
-            holds=self._own.run or (force.run if force is not None and self._state.inventory else ""),
-            chaos=self._chaos, incarnation=self._own.incarnation,
-        )  # fmt: skip
+        holds = self._own.run or (force.run if force is not None and self._state.inventory else "")
+        return replace(self._hello, insists=True, holds=holds, incarnation=self._own.incarnation)
 
     def leave(self) -> str:
         """Asks to be let go; says what happens before. From any thread, or a signal.
@@ -187,7 +182,7 @@ class Agent:
             elif isinstance(event.message, Repace | Durable):
                 self._own.hear(event.message)
             elif isinstance(event.message, Misbehave):
-                if self._chaos:
+                if self._hello.chaos:
                     self._say(f"told to {event.message.do}, for a rehearsal")
                     misbehave(event.message, self._throttle.slow_down, self.leave)
             else:
@@ -200,7 +195,7 @@ class Agent:
         address = self._client.address
         what = "its weights" if self._own.incarnation else f"round {self._newest()}"
         self._say(f"holding {what} for {duration_text(self._hold_s)}, looking for {address}")
-        client = found_again(address, self._hello(), self._hold_s, lambda: self._closed or self._state.phase == "over")
+        client = found_again(address, self._back(), self._hold_s, lambda: self._closed or self._state.phase == "over")
         if client is None:
             self.tell(HeldLongEnough())
             return False

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import queue
+import contextlib
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from potluck.compute.runner import StageState
-from potluck.errors import DeviceError
+from potluck.device.entering import CoordinatorClient, let_in
+from potluck.errors import PotluckError
 from potluck.tensors.snapshot import encode, take
 from potluck.types import Held
-from potluck.wire.channel import Disconnected
 from potluck.wire.control_channel import ControlClient
-from potluck.wire.messages import FromAgent, FromCoordinator, Hello, Welcome
-
-CoordinatorClient = ControlClient[FromCoordinator, FromAgent]
+from potluck.wire.messages import FromCoordinator, Hello
 
 _KNOCK_S = 2.0  # for one try
 _ANSWER_S = 10.0
@@ -29,28 +27,15 @@ def found_again(address: str, hello: Hello, hold_s: float, closed: Callable[[], 
     """
     deadline = time.monotonic() + hold_s
     while time.monotonic() < deadline and not closed():
-        try:
+        with contextlib.suppress(PotluckError):  # nobody is there, or somebody else
             client: CoordinatorClient = ControlClient(address, FromCoordinator, timeout_s=_KNOCK_S)
-        except DeviceError:  # nobody is there, or somebody else
-            time.sleep(_PAUSE_S)
-            continue
-        if _let_in(client, hello):
-            return client
-        client.close()
+            try:
+                let_in(client, hello, _ANSWER_S)
+                return client
+            except PotluckError:
+                client.close()
         time.sleep(_PAUSE_S)  # it may still believe in the old connection
     return None
-
-
-def _let_in(client: CoordinatorClient, hello: Hello) -> bool:
-    client.send(hello)
-    try:
-        event = client.inbox.get(timeout=_ANSWER_S)
-    except queue.Empty:
-        return False
-    if isinstance(event, Disconnected) or not isinstance(event.message, Welcome):
-        return False
-    client.inbox.put(event)  # nothing else is said before the device is linked
-    return True
 
 
 def write_held(name: str, states: Iterable[tuple[Held, StageState]]) -> Path:

@@ -9,29 +9,33 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 
+from msgspec.structs import replace
+
 from potluck.datasets.own_data import LocalData
 from potluck.device.agent import Agent
+from potluck.device.entering import CoordinatorClient, first_words, let_in
 from potluck.device.host.device_kinds import settle
 from potluck.device.host.warm_up import warm_up
-from potluck.device.orphaned import CoordinatorClient
 from potluck.types import DeviceSpec
 from potluck.units import duration_text
 from potluck.wire.control_channel import ControlClient
-from potluck.wire.messages import FromCoordinator
+from potluck.wire.messages import FromCoordinator, Hello
 
 _JOIN_TIMEOUT_S = 20.0
+_ANSWER_S = 300.0  # a coordinator that looks for a plan lets nobody in meanwhile
 
 
 def run_agent(
     address: str, spec: DeviceSpec, bind: str, say: Callable[[str], None] = lambda text: None, hold_s: float = 0.0,
     chaos: bool = False, failpoint: Callable[[str], None] = lambda order: None, data: Sequence[LocalData] = (),
+    insists: bool = True,
 ) -> int:  # fmt: skip
     """Serves one run as a device and says how it goes; returns the exit code.
 
     The coordinator may start up to `hold_s` seconds later, and when it is gone, what the device holds is kept as long
-    in case it comes back. With `chaos`
-    it misbehaves when it is told to. Tests give a `failpoint`: it is told every order's name before it is obeyed.
-    `data` are the data sets of its owner, which never leave it.
+    in case it comes back. With `chaos` it misbehaves when it is told to. Tests give a `failpoint`: it is told every
+    order's name before it is obeyed. `data` are the data sets of its owner, which never leave it. Unless it `insists`
+    on its name, it is called something else where that is taken.
     """
     sys.setswitchinterval(0.001)  # let the link's thread in quickly while this one computes
     device = settle(spec)
@@ -42,12 +46,25 @@ def run_agent(
         address, FromCoordinator, timeout_s=wait_s,
         nobody_yet=lambda: say(f"nobody listens at {address} yet; trying for {duration_text(wait_s)}"),
     )  # fmt: skip
-    agent = Agent(client, spec, device, bind, say, hold_s, chaos, failpoint, data)
+    try:
+        hello = _named(client, first_words(spec, chaos=chaos, insists=insists), say)
+    except BaseException:
+        client.close()
+        raise
+    agent = Agent(client, hello, device, bind, say, hold_s, failpoint, data)
     try:
         with _leaves_when_asked(agent, say):
             return agent.serve()
     finally:
         agent.close()
+
+
+def _named(client: CoordinatorClient, hello: Hello, say: Callable[[str], None]) -> Hello:
+    """What this device says of itself, with the name that it was let in by."""
+    asked, name = hello.device.name, let_in(client, hello, _ANSWER_S).name
+    if name != asked:
+        say(f"the name {asked} is taken: this device is called {name}; --name chooses another")
+    return replace(hello, device=replace(hello.device, name=name))
 
 
 @contextlib.contextmanager

@@ -7,7 +7,7 @@ import msgspec
 from potluck.job.optimizers import Optimizer
 from potluck.types import CopyLine, DeviceProfile, DeviceSpec, Held, Move, Pace, Plan, Timing
 
-PROTOCOL = 10
+PROTOCOL = 11
 PROOF_VARIABLE = "_POTLUCK_PROOF"  # of the environment of a device that the coordinator starts itself; not a setting
 
 
@@ -26,6 +26,8 @@ class Hello(Message, frozen=True, kw_only=True, tag="hello"):
     torch_version: str
     device: DeviceSpec
     host: str = ""  # the machine, in words: a profile holds for it alone
+    machine: str = ""  # it and no other, whatever its name; "" where that cannot be told
+    insists: bool = True  # no other name will do: it was chosen, or I hold something by it
     proof: str = ""  # the word a device was started with, so that no other takes its place
     holds: str = ""  # the run of which I hold something, as I come back
     chaos: bool = False  # my owner agrees that I am told to misbehave
@@ -174,8 +176,9 @@ class Failed(Message, frozen=True, kw_only=True, tag="failed"):
 
 
 class Welcome(Message, frozen=True, kw_only=True, tag="welcome"):
-    """You are in; open your link."""
+    """You are in, by this name; open your link."""
 
+    name: str
     carrier: str
     bandwidth_bytes_s: float | None = None
     timeout_s: float = 120.0

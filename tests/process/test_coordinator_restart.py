@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -14,6 +15,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from potluck.cli.verbs.join import default_name
 from potluck.control.audit import audit
 from potluck.metrics.records import RECORDS, IncidentRecord, read
 from potluck.tensors.checkpoint import load, newest
@@ -21,6 +23,7 @@ from potluck.tensors.snapshot import parse
 from tests.process.agents import ROOT, ended, free_port, until
 
 PATIENT_S = 90.0
+HOST = default_name(socket.gethostname())
 JOB = """
 import torch
 from potluck import AdamW, Job
@@ -64,8 +67,10 @@ class Site:
         run_dir = ["--run-dir", str(self.folder / run)]
         return self.start("train", "job.py", *where, *run_dir, "--plan", "plan.json", *more, module=module)
 
-    def join(self, name: str, hold: str = "60s") -> subprocess.Popen[bytes]:
-        return self.start("join", f"127.0.0.1:{self.port}", "--name", name, "--threads", "1", "--hold", hold)
+    def join(self, name: str | None, hold: str = "60s") -> subprocess.Popen[bytes]:
+        """Without a name, it is called after this host."""
+        named = [] if name is None else ["--name", name]
+        return self.start("join", f"127.0.0.1:{self.port}", *named, "--threads", "1", "--hold", hold)
 
     @property
     def committed(self) -> int:
@@ -115,6 +120,32 @@ def test_a_coordinator_that_was_killed_goes_on_with_the_same_devices(
         assert audit(it.run).finished
         [back] = [r for r in read(it.run / RECORDS) if isinstance(r, IncidentRecord)]
         assert (back.kind, back.round, back.replayed_rounds) == ("coordinator", 21, 1)
+
+
+def test_two_devices_of_one_host_name_are_told_apart_and_keep_their_names(
+    undisturbed: dict[str, torch.Tensor], tmp_path: Path
+) -> None:
+    with site(tmp_path, 400) as it:
+        plan = tmp_path / "plan.json"
+        plan.write_text(plan.read_text().replace('"a"', f'"{HOST}"').replace('"b"', f'"{HOST}-2"'))
+        dying = it.train(module=("tests.process.dying_coordinator", "20"))
+        devices = [it.join(None), it.join(None)]
+        assert dying.wait(PATIENT_S) == -signal.SIGKILL
+        assert it.train("--resume").wait(PATIENT_S) == 0
+        assert [device.wait(PATIENT_S) for device in devices] == [0, 0]
+        assert f"the name {HOST} is taken, and another device of that name joins: it is called {HOST}-2\n" in it.log
+        assert f"the name {HOST} is taken: this device is called {HOST}-2; --name chooses another\n" in it.log
+        found = state(it.run)
+        assert [n for n in undisturbed if not torch.equal(found[n], undisturbed[n])] == []
+
+
+def test_a_device_whose_owner_chose_a_name_that_is_taken_is_told_so_in_a_line(tmp_path: Path) -> None:
+    with site(tmp_path, 400) as it:
+        it.train("--devices", "3")
+        it.join(None)
+        until(lambda: f"{HOST} joined" in it.log, "joining", PATIENT_S)
+        assert it.join(HOST).wait(PATIENT_S) == 2
+        assert f"\npotluck: the name {HOST} is taken; join with another --name, or without one\n" in it.log
 
 
 @pytest.mark.full

@@ -12,14 +12,11 @@ from typing import cast
 
 from potluck.cli.failures import complain, traceback_kept
 from potluck.commands.here import cores
-from potluck.errors import InputError
 from potluck.settings.address import check_reachable, split_address
 from potluck.settings.local_address import address_towards, resolve
 from potluck.settings.verb_settings import JoinSettings
 from potluck.types import COORDINATOR, LONGEST_NAME, DeviceKind, DeviceSpec
 from potluck.wire.messages import PROOF_VARIABLE
-
-EXIT_OVER = 1  # of an agent that was told to stop before its run was finished
 
 
 def join(address: str, settings: JoinSettings) -> int:
@@ -42,30 +39,20 @@ def join(address: str, settings: JoinSettings) -> int:
 
     data = read_all(settings.data)
 
-    said: list[str] = []
-
-    def say(text: str) -> None:
-        said.append(text)
-        complain(text)
-
     with traceback_kept():
         # One that the coordinator started itself ends with it.
         own = PROOF_VARIABLE in os.environ
         hold_s = 0.0 if own else settings.hold
-        code = run_agent(f"{there}:{port}", spec, str(here), say, hold_s, chaos=own or settings.chaos, data=data)
-    return InputError.exit_code if code == EXIT_OVER and was_refused(spec.name, said) else code
+        return run_agent(
+            f"{there}:{port}", spec, str(here), complain, hold_s, chaos=own or settings.chaos, data=data,
+            insists=settings.name is not None,
+        )  # fmt: skip
 
 
 def default_name(host_name: str) -> str:
     """A device name from a host name: its first part, with anything odd made a dash."""
     name = re.sub(r"[^A-Za-z0-9_-]+", "-", host_name.partition(".")[0]).strip("-")[:LONGEST_NAME]
     return name if name and name != COORDINATOR else "device"
-
-
-def was_refused(name: str, said: Sequence[str]) -> bool:
-    """Whether the coordinator turned the device away: it said why instead of letting it in, and did not vanish."""
-    let_in = any(line.startswith(f"{name} joined ") for line in said)
-    return bool(said) and not let_in and not said[-1].startswith("the coordinator is gone")
 
 
 def count_devices(command_lines: Iterable[Sequence[str]]) -> int:

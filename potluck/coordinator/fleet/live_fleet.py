@@ -58,8 +58,10 @@ class LiveFleet:
         self._stack.callback(self.server.close)
         self.link = open_link(options.carrier, COORDINATOR, host, self._bandwidth)
         self._stack.callback(self.link.close)
-        welcome = Welcome(carrier=options.carrier, bandwidth_bytes_s=self._bandwidth, timeout_s=options.timeout_s)
-        self.roster = Roster(self.server, welcome)
+        welcome = Welcome(
+            name="", carrier=options.carrier, bandwidth_bytes_s=self._bandwidth, timeout_s=options.timeout_s
+        )  # fmt: skip
+        self.roster = Roster(self.server, welcome, options.progress)
         self.agents = self._stack.enter_context(LocalAgents(local, self.server.address, options.data))
         self._stack.callback(lambda: None if self.holding else self.roster.broadcast(Stop(reason=self.farewell)))
         self.roster.proofs = self.agents.proofs

@@ -9,7 +9,10 @@ import sys
 import time
 from collections.abc import Callable, Iterable
 
+from msgspec.structs import replace
+
 from potluck import __version__
+from potluck.control.naming import Caller, Known, name_for
 from potluck.control.suspicion import Suspicion
 from potluck.errors import DeviceLost, InputError, Overdue, PotluckError
 from potluck.types import DeviceSpec
@@ -34,9 +37,13 @@ _POLL_S = 0.2
 class Roster:
     """The devices of a run, as the coordinator sees them."""
 
-    def __init__(self, server: ControlServer[FromAgent, FromCoordinator], welcome: Welcome) -> None:
-        self._server, self.welcome = server, welcome
+    def __init__(
+        self, server: ControlServer[FromAgent, FromCoordinator], welcome: Welcome, say: Callable[[str], None]
+    ) -> None:
+        """`welcome` is what devices are let in with, but for their names."""
+        self._server, self.welcome, self._say = server, welcome, say
         self._numbers: dict[str, int] = {}
+        self._machines: dict[str, str] = {}  # of everybody who was let in, by name
         self._names: dict[int, str] = {}
         self.specs: dict[str, DeviceSpec] = {}
         self.hellos: dict[str, Hello] = {}
@@ -157,30 +164,40 @@ class Roster:
         return next(((name, how) for name, how in found.items() if name not in self._buried), None)
 
     def _admit(self, number: int, hello: Hello) -> None:
-        name = hello.device.name
-        refusal = None
-        if hello.protocol != PROTOCOL:
-            refusal = (
-                f"it speaks protocol {hello.protocol} (potluck {hello.version}), this is {PROTOCOL} ({__version__})"
-            )
-        elif number in self._names:
-            refusal = f"this connection is {self._names[number]} already; join once for each device"
-        elif name in self._numbers:
-            refusal = f"a device named {name} is already here; join with another --name"
-        elif name in self.proofs and not hmac.compare_digest(self.proofs[name].encode(), hello.proof.encode()):
-            refusal = f"the name {name} belongs to a device of the coordinator's own machine; join with another --name"
-        elif self.closed and (not self._has_room(name) or (self._expected is not None and name not in self._expected)):
-            refusal = "the run has all its devices; join the next one"
-        if refusal is not None:
+        caller = Caller(hello.device.name, hello.insists, hello.machine)
+        name, why = name_for(caller, self._names_for(hello))
+        refusal = self._refusal(number, hello, name) or (why if name is None else "")
+        if name is None or refusal:
             self._server.send(number, Stop(reason=refusal))
             self._server.disconnect(number, refusal)
             return
+        if why:
+            self._say(f"{why}, and another device of that name joins: it is called {name}")
         self._server.accept(number)
         self._server.watch(number, FixedWatch(PATIENT_S))
         self._watched.discard(name)
-        self._numbers[name], self._names[number] = number, name
-        self.specs[name], self.hellos[name] = hello.device, hello
-        self.send(name, self.welcome)
+        self._numbers[name], self._names[number], self._machines[name] = number, name, hello.machine
+        self.specs[name] = replace(hello.device, name=name)
+        self.hellos[name] = replace(hello, device=self.specs[name])
+        self.send(name, replace(self.welcome, name=name))
+
+    def _refusal(self, number: int, hello: Hello, name: str | None) -> str:
+        """Why a device cannot be let in, whatever its name, or by this one; "" if it can."""
+        if hello.protocol != PROTOCOL:
+            return f"it speaks protocol {hello.protocol} (potluck {hello.version}), this is {PROTOCOL} ({__version__})"
+        if number in self._names:
+            return f"this connection is {self._names[number]} already; join once for each device"
+        stranger = self._expected is not None and name not in self._expected
+        if name is not None and self.closed and (stranger or not self._has_room(name)):
+            return "the run has all its devices; join the next one"
+        return ""
+
+    def _names_for(self, hello: Hello) -> dict[str, Known]:
+        """Every name there was; those of devices started here are taken for whoever cannot prove to be one."""
+        known = {name: Known(machine, name in self._numbers) for name, machine in self._machines.items()}
+        said = hello.proof.encode()
+        ours = (name for name, proof in self.proofs.items() if not hmac.compare_digest(proof.encode(), said))
+        return known | dict.fromkeys(ours, Known("", here=True))
 
     def _has_room(self, name: str) -> bool:
         """Whether there is a place left; those of the devices started here are kept for them."""
@@ -192,7 +209,7 @@ class Roster:
         name = self._names.get(number)
         if self._gathering is None or name is None or name in self.proofs:
             return False
-        del self._names[number], self._numbers[name]
+        del self._names[number], self._numbers[name], self._machines[name]
         for known in (self.specs, self.hellos, self.links):
             known.pop(name, None)
         self._gathering(f"{name} left again ({why}); waiting for another device")

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import hashlib
 import os
 import platform
+import re
+from collections.abc import Iterable
 
+import psutil
 import torch
 
 from potluck.errors import InputError
@@ -17,6 +21,7 @@ _M_ARENA_MAX = -8
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # of malloc.h
 _FROM_SYSTEM_BYTES = 32 * 2**20  # from here on, memory comes from the system and goes back there
 _KEPT_BYTES = 512 * 2**20
+_CARD = re.compile("[0-9a-f]{2}(:[0-9a-f]{2}){5}")
 
 
 def torch_device(kind: DeviceKind) -> torch.device:
@@ -64,6 +69,19 @@ def host_words(kind: DeviceKind) -> str:
     chip = torch.cuda.get_device_name() if kind == "cuda" else _processor()
     pages = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") if hasattr(os, "sysconf") else 0
     return f"{platform.node()}: {chip}, {os.cpu_count()} cores, {round(pages / 2**30)} GiB"
+
+
+def machine_word() -> str:
+    """A word for this machine, and for no other made from the same image; "" where it has nothing to be told by."""
+    cards = [a.address for found in psutil.net_if_addrs().values() for a in found if a.family == psutil.AF_LINK]
+    card = built_in(cards)
+    return card and hashlib.sha256(card.encode()).hexdigest()[:16]  # the address itself is nobody's business
+
+
+def built_in(cards: Iterable[str]) -> str:
+    """The first of these network cards that has its address from its maker: others are made up, and may change."""
+    known = sorted(card for given in cards if _CARD.fullmatch(card := given.lower().replace("-", ":")))
+    return next((card for card in known if card.strip("0:") and not int(card[:2], 16) & 2), "")
 
 
 def _processor() -> str:

@@ -9,7 +9,7 @@ from click.testing import CliRunner, Result
 
 from potluck.cli.main import main
 from potluck.cli.verbs.demo import train_command
-from potluck.cli.verbs.join import count_devices, default_name, was_refused
+from potluck.cli.verbs.join import count_devices, default_name
 from potluck.cli.verbs.train import resume_command
 
 VERBS = ("demo", "train", "plan", "simulate", "join", "verify", "status", "attach", "stop")
@@ -236,16 +236,3 @@ def test_devices_on_this_machine_are_counted_however_they_were_started():
 @pytest.mark.parametrize("before", [["timeout", "600"], ["sudo", "-E"], ["uv", "run"], ["ssh", "pi"], ["strace", "-f"]])
 def test_what_only_began_a_device_is_none(before):
     assert count_devices([[*before, ".venv/bin/potluck", "join", "10.0.0.1:7117"]]) == 0
-
-
-@pytest.mark.parametrize(
-    ("said", "refused"),
-    [
-        (["a device named pi is already here; join with another --name"], True),
-        (["pi joined 10.0.0.1:7117", "the run failed: a device is gone"], False),
-        (["the coordinator is gone (it closed the connection)"], False),
-        ([], False),
-    ],
-)
-def test_a_device_that_was_turned_away_knows(said, refused):
-    assert was_refused("pi", said) is refused

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import queue
+from collections.abc import Callable
 from typing import Any, cast
 
 from potluck.coordinator.fleet.roster import Roster
@@ -34,13 +35,14 @@ class FakeServer:
         watch.heard(0.0)
         self.watches[peer_id] = watch
 
-    def arrives(self, peer_id: int, name: str, protocol: int = PROTOCOL, proof: str = "") -> None:
-        hello = Hello(protocol=protocol, version="0", torch_version="0", device=DeviceSpec(name=name), proof=proof)
+    def arrives(self, peer_id: int, name: str, protocol: int = PROTOCOL, **more: Any) -> None:
+        hello = Hello(protocol=protocol, version="0", torch_version="0", device=DeviceSpec(name=name), **more)
         self.events.put(Received(peer_id, hello))
         self.events.put(Received(peer_id, Linked(address="127.0.0.1:1")))
 
 
-def roster_of() -> tuple[Roster, FakeServer]:
+def roster_of(say: Callable[[str], None] = lambda text: None) -> tuple[Roster, FakeServer]:
     """A roster, and the server that it listens to."""
     server = FakeServer()
-    return Roster(cast(Any, server), Welcome(carrier="zmq", bandwidth_bytes_s=None, timeout_s=1.0)), server
+    welcome = Welcome(name="", carrier="zmq", bandwidth_bytes_s=None, timeout_s=1.0)
+    return Roster(cast(Any, server), welcome, say), server

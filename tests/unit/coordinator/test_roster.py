@@ -6,7 +6,7 @@ import pytest
 
 from potluck.errors import DeviceError, DeviceLost
 from potluck.wire.channel import Disconnected, Received
-from potluck.wire.messages import PROTOCOL, Failed, Leaving, Linked, Stop
+from potluck.wire.messages import PROTOCOL, Failed, Leaving, Linked, Stop, Welcome
 from tests.unit.coordinator.fake_server import roster_of
 
 
@@ -44,7 +44,7 @@ def test_where_names_are_known_a_stranger_takes_no_place():
     assert server.cut_off == [1]
 
 
-@pytest.mark.parametrize(("name", "protocol", "why"), [("a", PROTOCOL, "already here"), ("b", 0, "protocol 0")])
+@pytest.mark.parametrize(("name", "protocol", "why"), [("a", PROTOCOL, "name a is taken"), ("b", 0, "protocol 0")])
 def test_a_name_twice_or_another_protocol_is_turned_away(name, protocol, why):
     roster, server = roster_of()
     server.arrives(1, "a")
@@ -55,6 +55,43 @@ def test_a_name_twice_or_another_protocol_is_turned_away(name, protocol, why):
     stop = next(message for number, message in server.sent if number == 2)
     assert isinstance(stop, Stop)
     assert why in stop.reason
+
+
+def test_two_devices_of_one_host_name_are_both_let_in_and_told_what_they_are_called():
+    said: list[str] = []
+    roster, server = roster_of(said.append)
+    server.arrives(1, "pi", machine="a", insists=False)
+    server.arrives(2, "pi", machine="b", insists=False)
+    roster.gather(2, 5.0, _nobody)
+    assert set(roster.links) == {"pi", "pi-2"}
+    told = [(number, sent.name) for number, sent in server.sent if isinstance(sent, Welcome)]
+    assert told == [(1, "pi"), (2, "pi-2")]
+    assert said == ["the name pi is taken, and another device of that name joins: it is called pi-2"]
+    assert {name: spec.name for name, spec in roster.specs.items()} == {"pi": "pi", "pi-2": "pi-2"}
+    assert roster.hellos["pi-2"].device == roster.specs["pi-2"]
+
+
+def test_who_comes_back_has_the_name_that_it_had_whoever_else_joins_meanwhile():
+    roster, server = roster_of()
+    server.arrives(1, "pi", machine="a", insists=False)
+    roster.gather(1, 5.0, _nobody)
+    roster.closed = False
+    server.events.put(Disconnected(1, "nothing was heard from it"))
+    with pytest.raises(DeviceLost):
+        roster.next(time.monotonic() + 5.0, "waiting")
+    server.arrives(2, "pi", machine="b", insists=False)
+    server.arrives(3, "pi", machine="a", insists=False)  # another process
+    assert [roster.next(time.monotonic() + 5.0, "waiting")[0] for _ in range(2)] == ["pi-2", "pi"]
+    assert server.cut_off == [1]
+
+
+def test_a_guest_that_is_called_as_a_device_started_here_is_called_something_else():
+    roster, server = roster_of()
+    roster.proofs = {"local": "right"}
+    server.arrives(1, "local", insists=False)
+    server.arrives(2, "local", proof="right")
+    roster.gather(2, 5.0, _nobody)
+    assert set(roster.specs) == {"local", "local-2"}
 
 
 def test_one_that_leaves_while_others_are_awaited_is_forgotten_and_said():
