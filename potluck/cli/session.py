@@ -75,7 +75,9 @@ def _interrupts_kept(stopping: Stopping) -> Iterator[None]:
 
 
 def _with_way_on(error: StoppedByUser, run_dir: Path | None) -> StoppedByUser:
-    if run_dir is None or not (run_dir / "checkpoints").is_dir():
+    from potluck.tensors.checkpoint import exists  # only where it is needed: it loads torch
+
+    if run_dir is None or not exists(run_dir):
         return error
     return StoppedByUser(f"{error}; go on from the last checkpoint with --resume --run-dir {run_dir}")
 

@@ -147,6 +147,7 @@ def _done(
     orders: list[AgentOrder] = []
     # A plan may have come meanwhile, which is put together next.
     coming = state.phase == "preparing" and not isinstance(event, Assembled | GaveUp)
+    measured = state.busy == "measuring"
     state = replace(state, busy="assembling" if coming else None)
     match event:
         case Assembled():
@@ -159,7 +160,7 @@ def _done(
             state = replace(state, phase="preparing" if coming else "idle", live=None, copies=(), current=None)
             orders = [TrainState(held=None), Keep(copies=())]
         case GaveUp():
-            first = state.phase in ("preparing", "training")
+            first = measured or state.phase in ("preparing", "training")
             state = replace(state, phase="halted", begun=(), current=None)
             if first and event.why and state.stop is None:
                 orders = [Tell(message=Interrupted(term=state.term, text=event.why, peer=event.peer))]

@@ -329,7 +329,7 @@ def _start(state: ClusterState, plan: Plan, term: int, reason: str, blueprint: B
     everything = frozenset(name for names in wanted.values() for name in names)
     point = recovery_point(holdings, names_of, everything, newest(state))
     if point is None:
-        return _stop(state, f"no state from before round {newest(state)} is left; go on with --resume")
+        return _stop(state, f"no state from before round {newest(state)} is left")
     restart = restart_at(point, holdings, names_of, wanted, blueprint.sizes)
     givers = {m.source for m in restart.moves} - {COORDINATOR, *plan.devices}
     needed = (*plan.devices, *sorted(givers))

@@ -30,22 +30,22 @@ class Known(NamedTuple):
     here: bool  # and has not gone since
 
 
-class Named(NamedTuple):
+class NameGiven(NamedTuple):
     """The name of a device, and why it is not the one that it said; or why it has none."""
 
     name: str | None
     why: str = ""
 
 
-def name_for(caller: Caller, known: Mapping[str, Known]) -> Named:
+def name_for(caller: Caller, known: Mapping[str, Known]) -> NameGiven:
     """The name that a device is let in by, given all names of the run so far."""
     own = known.get(caller.name)
     if caller.insists:
         taken = own is not None and own.here
         refusal = f"the name {caller.name} is taken; join with another --name, or without one"
-        return Named(None, refusal) if taken else Named(caller.name)
+        return NameGiven(None, refusal) if taken else NameGiven(caller.name)
     name = next(name for name in _candidates(caller.name) if _is_free(known.get(name), caller.machine))
-    return Named(name, "" if name == caller.name else f"the name {caller.name} is taken")
+    return NameGiven(name, "" if name == caller.name else f"the name {caller.name} is taken")
 
 
 def _candidates(name: str) -> Iterator[str]:

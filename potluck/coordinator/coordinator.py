@@ -213,7 +213,7 @@ class Coordinator:
         self.tell(Saved(round=self._session.model.round))
         plan = self._replacement_for(asked)
         left = ", ".join(d for d in asked.force.devices if d not in asked.without) or "nobody"
-        why = "" if plan is not None else f"{asked.why}; {self._live.roster.what_now} ({left} left: no plan fits)"
+        why = "" if plan is not None else f"{asked.why} ({left} left: no plan fits)"
         self.tell(Planned(number=asked.number, term=self._live.next_term(self.state.term), plan=plan, why=why))
 
     def _replacement_for(self, asked: ComputePlan) -> Plan | None:
@@ -276,7 +276,7 @@ class Coordinator:
 
     def _reason_to_stop(self, order: StopRun) -> PotluckError:
         if not order.poison or self.state.committed >= self._session.order.rounds:
-            return DeviceError(order.why)
+            return DeviceError(f"{order.why}; {self._live.roster.what_now}")
         ids = self._session.order.round(self.state.committed).ids
         return PotluckError(f"{order.why}; look at samples {min(ids)} to {max(ids)}, {len(ids)} of them")
 

@@ -76,6 +76,8 @@ def run_on(
             session.watchers.append(rehearsal)
         live.server.offer(session.digest, encode(prepared.built.programs))
         live.roster.closed = False
+        if before is None:  # else it may hold something that is needed, and measuring would take that room
+            changes.measure_unknown()
         coordinator, ended = _train(terms(live, prepared, changes, session), before or {})
         model_path = coordinator.saver.write_final() if options.keeps else session.folder.path / MODEL
         live.farewell = SAVED if ended == "stopped" else FINISHED

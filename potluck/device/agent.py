@@ -38,7 +38,7 @@ from potluck.control.agent_events import (
 )
 from potluck.control.agent_machine import AgentState, agent_transition
 from potluck.datasets.own_data import LocalData
-from potluck.device.entering import Client
+from potluck.device.entering import CoordinatorClient
 from potluck.device.host.device_kinds import is_out_of_memory
 from potluck.device.host.faults_on_order import misbehave
 from potluck.device.host.throttle import Throttle
@@ -79,7 +79,7 @@ class Agent:
     """
 
     def __init__(
-        self, client: Client, hello: Hello, device: torch.device, bind: str, say: Callable[[str], None],
+        self, client: CoordinatorClient, hello: Hello, device: torch.device, bind: str, say: Callable[[str], None],
         hold_s: float = 0.0, failpoint: Callable[[str], None] = lambda order: None, data: Sequence[LocalData] = (),
     ) -> None:  # fmt: skip
         """`hello` is what it was let in by; it comes again whenever it looks for the coordinator."""
@@ -323,8 +323,8 @@ class Agent:
         self._stage.clear()
         try:
             self._surveyor.obey(survey)
-        except Cancelled:
-            self.tell(GaveUp())
+        except LinkError as error:
+            self.tell(GaveUp(why="" if isinstance(error, Cancelled) else str(error), peer=error.peer))
         else:
             self.tell(Surveyed())
 

@@ -119,6 +119,11 @@ def load(path: Path) -> tuple[Manifest, dict[str, torch.Tensor], dict[str, torch
     return manifest, tensors[0], tensors[1]
 
 
+def exists(run_dir: Path) -> bool:
+    """Whether a run has one, damaged or not."""
+    return any(_candidates(run_dir / "checkpoints"))
+
+
 def newest(run_dir: Path, *, at_most: int | None = None) -> Checkpoint | None:
     """The newest whole checkpoint (of at most that many rounds), or None if there was never one.
 

@@ -2,8 +2,10 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -16,6 +18,7 @@ from potluck.coordinator.fleet.live_fleet import LiveFleet
 from potluck.coordinator.options import Options
 from potluck.coordinator.samples.prepared_job import prepare_job
 from potluck.coordinator.training import run_on
+from potluck.errors import DeviceLost
 from potluck.profile.cells import only
 from potluck.profile.store import Store
 from potluck.types import COORDINATOR, DeviceSpec, Fleet, Member, Plan, Stage
@@ -87,6 +90,44 @@ def test_two_devices_measure_at_once_keep_it_and_train_afterwards(tmp_path):
     for before, after in zip(found.devices, again.devices, strict=True):
         assert (before == after) != (before.device.name in redone)
     assert (again.links == found.links) != ("links" in redone)
+
+
+GONE = r"device b (was ended by signal 9|is gone \(the connection closed\))"  # whichever is seen first
+
+
+def kills(live: LiveFleet, device: str, at: str) -> Callable[[str, int, int], None]:
+    """Progress that ends a device without a word, once this is measured."""
+
+    def progress(what: str, done: int, total: int) -> None:
+        if what == at:
+            live.agents.processes[device].kill()
+
+    return progress
+
+
+@pytest.mark.parametrize("at", ["b", "links"])
+def test_a_device_that_is_killed_while_it_is_measured_is_done_without(tmp_path, at):
+    prepared, notes = prepare_job(job(32)), list[str]()
+    fleet = Fleet(devices=tuple(DeviceSpec(name=name) for name in "abc"))
+    with LiveFleet(fleet, Options(timeout_s=60.0)) as live:
+        settings = MeasuringTime(seconds=2.0, note=notes.append, progress=kills(live, "b", at))
+        found = profile_fleet(live, prepared, settings)
+        half = Stage(blocks=(0, 2), group=(Member(device="a", share=4),))
+        rest = Stage(blocks=(2, len(prepared.facts.blocks)), group=(Member(device="c", share=4),))
+        plan = Plan(micro_batch_size=MICRO, micro_batches=4, stages=(half, rest))
+        result = run_on(live, prepared, plan, Options(run_dir=tmp_path / "run", timeout_s=60.0), profile=found)
+    assert [d.device.name for d in found.devices] == ["a", "c"]
+    assert {end for link in found.links for end in (link.source, link.target)} == {COORDINATOR, "a", "c"}
+    assert re.fullmatch(f"{GONE}; it is done without", "".join(notes))
+    assert result.rounds == 2  # and the others are fit for training
+
+
+def test_where_nobody_is_left_to_be_measured_it_ends_and_speaks_of_no_checkpoint():
+    with LiveFleet(Fleet(devices=(DeviceSpec(name="b"),)), Options(timeout_s=60.0)) as live:
+        settings = MeasuringTime(seconds=2.0, progress=kills(live, "b", "b"))
+        with pytest.raises(DeviceLost) as lost:
+            profile_fleet(live, prepare_job(job(32)), settings)
+    assert re.fullmatch(f"{GONE}; start again without it, or once it is back", str(lost.value))
 
 
 def run(folder: Path, *arguments: str) -> tuple[int, str, str]:

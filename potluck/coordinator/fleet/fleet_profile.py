@@ -1,24 +1,23 @@
-"""Profiles a fleet: every device measures its blocks at once, then the links are measured pair by pair."""
+"""Profiles a fleet: every device measures its blocks at once, then the links are measured pair by pair.
+
+Who is lost meanwhile is done without, as in training.
+"""
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
-import os
-import statistics
-import tempfile
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import IO
 
 import msgspec
 from safetensors.torch import save as to_safetensors
 
+from potluck.coordinator.fleet.commit_cost import commit_seconds
 from potluck.coordinator.fleet.live_fleet import LiveFleet
 from potluck.coordinator.samples.loading import first_samples
 from potluck.coordinator.samples.prepared_job import PreparedJob
-from potluck.errors import DeviceError
+from potluck.errors import DeviceError, DeviceLost, LinkError, Overdue
 from potluck.plan.cost.resident import IN_FLIGHT, to_rehearse, with_resident
 from potluck.profile.borrow import borrow, borrow_memory
 from potluck.profile.cells import row_counts
@@ -29,14 +28,25 @@ from potluck.profile.refresh import cell_to_retime, links_changed, refresh
 from potluck.profile.store import DeviceKey, Network, NetworkKey, Store
 from potluck.program.program import encode
 from potluck.types import COORDINATOR, DeviceProfile, Profile, Timing
-from potluck.wire.messages import Echo, Measure, Measured, MeasureProgress, Meet, Probe, Probed
+from potluck.wire.channel import PATIENT_S
+from potluck.wire.messages import (
+    Abandon,
+    Holding,
+    Interrupted,
+    Measure,
+    Measured,
+    MeasureProgress,
+    Meet,
+    Probe,
+    Probed,
+)
 
 _SAMPLE_BYTES = 8 * 2**20
 _AGAIN_PART, _AGAIN_LEAST_S = 0.1, 0.3  # of the budget, to see whether a profile from before still holds
 _AGAIN_TIMES = 3  # where the first time disagrees: a device that was busy for a moment has not changed
 _LINKS_AGAIN_PART = 0.2  # of the budget for links, to see whether they still carry as much
 _LINKS_AGAIN_TIMES = 2
-_ECHOES = 8
+_CAUSE_S = PATIENT_S + 1.0  # in which a device that does not answer another is noticed by its own connection
 
 
 @dataclass(frozen=True)
@@ -108,7 +118,7 @@ class _Profiling:
         found = self._still_valid()
         missing = [d for d in self._devices if d not in found]
         found |= self._measure(missing)
-        network = self._network()
+        network = self._network_of_those_left()
         able = [block.trainable_bytes > 0 for block in self._prepared.facts.blocks]
         return Profile(
             program=self._prepared.facts.digest,
@@ -143,9 +153,11 @@ class _Profiling:
         samples: dict[str, list[Timing]] = {device: [] for device in blocks}
         doubted = self._timed_again(blocks, samples, known)
         for _ in range(_AGAIN_TIMES - 1):
-            self._timed_again({d: blocks[d] for d in doubted}, samples, known)
+            self._timed_again({d: blocks[d] for d in doubted if d in self._devices}, samples, known)
         valid = {}
         for device, block in blocks.items():
+            if device not in self._devices:
+                continue
             why = refresh(known[device], block, samples[device]) if samples[device] else "it did not answer"
             if why is None:
                 valid[device] = known[device]
@@ -183,13 +195,47 @@ class _Profiling:
         deadline = time.monotonic() + 2 * budget_s + self._settings.timeout_s
         while waiting:
             words = f"waiting for {', '.join(sorted(waiting))} to measure; give more with --timeout"
-            device, message = self._live.roster.next(deadline, words)
+            try:
+                device, message = self._live.roster.next(deadline, words)
+            except DeviceLost as lost:
+                self._without(lost)
+                waiting.discard(lost.device)
+                continue
             if isinstance(message, MeasureProgress):
                 self._settings.progress(device, message.done, message.total)
             elif isinstance(message, Measured) and device in waiting:
                 waiting.discard(device)
                 found.append((device, message))
         return found
+
+    def _without(self, lost: DeviceLost) -> None:
+        """Goes on with those who are left, if there are any."""
+        self._devices = [device for device in self._devices if device != lost.device]
+        if not self._devices:
+            raise lost
+        self._settings.note(f"{lost.why}; it is done without")
+
+    def _network_of_those_left(self) -> Network:
+        while True:
+            try:
+                return self._network()
+            except DeviceLost as lost:
+                self._without(lost)
+                self._call_off(lost.why)
+
+    def _call_off(self, why: str) -> None:
+        """Whoever measures a link with one that is lost gives that up."""
+        roster, waiting = self._live.roster, set(self._devices)
+        roster.broadcast(Abandon(run="", term=self._live.next_term(0), reason=why), waiting)
+        deadline = time.monotonic() + self._settings.timeout_s
+        while waiting:
+            try:
+                device, answer = roster.next(deadline, f"waiting for {', '.join(sorted(waiting))} to measure anew")
+            except DeviceLost as lost:
+                self._without(lost)
+                waiting.discard(lost.device)
+            else:
+                waiting -= {device} if isinstance(answer, Holding) else set()
 
     def _network(self) -> Network:
         hosts = tuple((d, self._keys[d].host) for d in self._devices)
@@ -204,6 +250,10 @@ class _Profiling:
         if self._store is not None:
             self._store.keep(key, network)
         return network
+
+    def _commit_s(self) -> float:
+        folder = None if self._store is None else self._store.folder
+        return commit_seconds(self._live.roster, self._devices, folder, self._settings.timeout_s)
 
     def _network_s(self) -> float:
         return self._settings.network_seconds or self._settings.seconds / 2
@@ -258,37 +308,24 @@ class _Profiling:
             if a != COORDINATOR:
                 live.roster.send(a, Probe(peer=b, lead=True, budget_s=budget_s))
             live.roster.send(b, Probe(peer=a, lead=False, budget_s=budget_s))
+        broken = ""
         if mine is not None:
-            found[COORDINATOR, mine] = probe(live.link, mine, True, budget_s, self._settings.timeout_s)
-        deadline = time.monotonic() + budget_s + self._settings.timeout_s
+            try:
+                found[COORDINATOR, mine] = probe(live.link, mine, True, budget_s, self._settings.timeout_s)
+            except LinkError as error:
+                broken = str(error)
+        deadline = time.monotonic() + (_CAUSE_S if broken else budget_s + self._settings.timeout_s)
         while waiting:
-            device, answer = live.roster.next(deadline, f"waiting for {', '.join(sorted(waiting))} to measure a link")
+            try:
+                device, answer = live.roster.next(
+                    deadline, f"waiting for {', '.join(sorted(waiting))} to measure a link"
+                )
+            except Overdue as overdue:
+                raise DeviceError(broken or str(overdue)) from overdue
+            if isinstance(answer, Interrupted):
+                broken = f"device {device}: {answer.text}"
+                deadline = min(deadline, time.monotonic() + _CAUSE_S)
             if isinstance(answer, Probed):
                 waiting.discard(device)
                 found[device, answer.peer] = Probing(answer.bandwidth_bytes_s, answer.latency_s, answer.both_ratio)
         return found
-
-    def _commit_s(self) -> float:
-        """From the last report to the word that it is committed: there and back, and the ledger to disk between."""
-        with self._scratch() as ledger:
-            return statistics.median([self._echo(number, ledger.fileno()) for number in range(_ECHOES)][1:])
-
-    def _scratch(self) -> IO[bytes]:
-        """A nameless file, beside the profiles if it can be: the system's folder may be in memory and too fast."""
-        if self._store is not None:
-            with contextlib.suppress(OSError):
-                return tempfile.TemporaryFile(dir=self._store.folder)
-        return tempfile.TemporaryFile()
-
-    def _echo(self, number: int, ledger: int) -> float:
-        started = time.perf_counter()
-        self._live.roster.broadcast(Echo(number=number), self._devices)
-        waiting = set(self._devices)
-        deadline = time.monotonic() + self._settings.timeout_s
-        while waiting:
-            device, answer = self._live.roster.next(deadline, f"waiting for {', '.join(sorted(waiting))} to answer")
-            if isinstance(answer, Echo) and answer.number == number:
-                waiting.discard(device)
-        os.write(ledger, b"\0" * 256)
-        os.fsync(ledger)
-        return time.perf_counter() - started

@@ -84,6 +84,12 @@ class Replanner:
             self.measuring.discard(device)
             self._measured(device, message)
 
+    def measure_unknown(self) -> None:
+        """Has those measured that came in place of others which were lost while everybody was."""
+        known = set() if self.profile is None else {d.device.name for d in self.profile.devices}
+        for device in sorted(set(self._live.roster.links) - known if known else ()):
+            self._welcome(device)
+
     def _measured(self, device: str, message: Measured) -> None:
         if message.profile is not None and self.profile is not None and device in self._live.roster.hellos:
             hello = self._live.roster.hellos[device]

@@ -34,6 +34,7 @@ from potluck.metrics.records import (
 from potluck.plan.schedule.one_f_one_b import ROUNDS_AHEAD
 from potluck.recover.copies import Copying, guardians, wards
 from potluck.recover.placement import Restart
+from potluck.tensors.checkpoint import exists
 from potluck.tensors.state_transfer import send_state
 from potluck.types import COORDINATOR, RoundRecord
 from potluck.wire.link import Tag
@@ -240,9 +241,10 @@ class RoundLoop:
                 break
         if not self.alone:
             self.s.roster.broadcast(Verdict(round=begin.round, kind="stop"), self.s.plan.devices)
+        kept = "; the last checkpoint is intact" if exists(self.s.folder.path) else ""
         raise PotluckError(
             f"round {begin.round}: {judgement.reason}; it was not committed (tried twice). "
-            f"Lower the learning rate, set clip_norm, or look at the data; the last checkpoint is intact"
+            f"Lower the learning rate, set clip_norm, or look at the data{kept}"
         )
 
     def _collect(self, begin: Begin, attempt: int) -> tuple[dict[str, Ready], Judgement]:

@@ -19,6 +19,7 @@ from potluck.control.agent_events import (
     MakeCopy,
     Refused,
     Reports,
+    RunSurvey,
     Seek,
     Tell,
     Train,
@@ -28,7 +29,20 @@ from potluck.control.agent_machine import AgentState, agent_transition
 from potluck.job.optimizers import SGD
 from potluck.simulate.small_model import even
 from potluck.types import Held
-from potluck.wire.messages import Abandon, Begin, Holding, Interrupted, Prepare, Prepared, Ready, Stop, Stored, Verdict
+from potluck.wire.messages import (
+    Abandon,
+    Begin,
+    Holding,
+    Interrupted,
+    Meet,
+    Prepare,
+    Prepared,
+    Probe,
+    Ready,
+    Stop,
+    Stored,
+    Verdict,
+)
 
 PLAN = even(["a", "b"], 2)
 
@@ -107,6 +121,19 @@ def test_what_was_held_before_is_held_until_the_next_state_is_whole() -> None:
     assert state.inventory == (live(0),)
     state, _ = after(Abandon(run="run", term=2, reason=""), prepare(3, 0), Assembled(term=3), state=state)
     assert state.inventory == (live(0, 3),)
+
+
+def test_one_that_measures_a_link_to_a_device_that_is_lost_says_so_and_measures_anew_without_it() -> None:
+    probe, give_up = Probe(peer="a", lead=True, budget_s=1.0), Abandon(run="", term=1, reason="a is gone")
+    state, orders = after(probe, GaveUp(why="a is gone", peer="a"))
+    assert orders == [Tell(message=Interrupted(term=-1, text="a is gone", peer="a"))]
+    assert after(give_up, state=state)[1] == [Tell(message=Holding(term=1, states=()))]
+    state, orders = after(probe, give_up)
+    assert orders == [Cancel(reason="a is gone")]
+    state, orders = after(GaveUp(), state=state)
+    assert orders == [Tell(message=Holding(term=1, states=()))]
+    meet = Meet(term=2, peers={})
+    assert after(meet, state=state)[1] == [RunSurvey(survey=meet)]
 
 
 def test_a_plan_that_was_given_up_before_it_came_is_ignored() -> None:

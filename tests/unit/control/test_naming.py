@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from potluck.control.naming import Caller, Known, Named, name_for
+from potluck.control.naming import Caller, Known, NameGiven, name_for
 
 GUEST, CHOSEN = False, True  # whether it insists on its name
 HERE, GONE = True, False
@@ -32,15 +32,15 @@ A_GONE = Known("a", GONE)
 )
 def test_a_device_that_is_called_after_its_host(known: dict[str, Known], machine: str, name: str) -> None:
     found = name_for(Caller("pi", GUEST, machine), known)
-    assert found == Named(name, "" if name == "pi" else "the name pi is taken")
+    assert found == NameGiven(name, "" if name == "pi" else "the name pi is taken")
 
 
 @pytest.mark.parametrize("machine", ["a", "b", ""])
 def test_one_that_insists_has_its_name_unless_somebody_is_here_by_it(machine: str) -> None:
     caller = Caller("pi", CHOSEN, machine)
-    assert name_for(caller, {}) == Named("pi")
-    assert name_for(caller, {"pi": A_GONE}) == Named("pi")
-    assert name_for(caller, {"pi": A}) == Named(
+    assert name_for(caller, {}) == NameGiven("pi")
+    assert name_for(caller, {"pi": A_GONE}) == NameGiven("pi")
+    assert name_for(caller, {"pi": A}) == NameGiven(
         None, "the name pi is taken; join with another --name, or without one"
     )  # fmt: skip
 

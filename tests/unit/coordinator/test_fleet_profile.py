@@ -7,6 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from potluck.coordinator.fleet.commit_cost import scratch
 from potluck.coordinator.fleet.fleet_profile import MeasuringTime, _Profiling
 from potluck.profile.network import DevicePair, Probing, Trunk, link_profiles
 from potluck.profile.store import Network
@@ -71,11 +72,8 @@ def test_the_file_that_a_commit_is_timed_with_is_not_in_the_working_directory(tm
     monkeypatch.chdir(tmp_path)
     asked: list[object] = []
     monkeypatch.setattr(tempfile, "TemporaryFile", lambda dir=None: asked.append(dir))
-    it = Scripted([], [])
-    it._store = SimpleNamespace(folder=tmp_path / "profiles")  # type: ignore[assignment]
-    it._scratch()
-    it._store = None
-    it._scratch()
+    scratch(tmp_path / "profiles")
+    scratch(None)
     assert asked == [tmp_path / "profiles", None]
 
 

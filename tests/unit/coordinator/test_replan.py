@@ -53,6 +53,16 @@ def record(busy: dict[str, float]) -> RoundRecord:
     )
 
 
+def test_who_came_while_others_were_measured_is_measured_too_but_not_where_the_plan_was_given() -> None:
+    profile = a_profile(1, FACTS, [1.0, 0.5])
+    for known, asked in ((profile, ["new"]), (None, [])):
+        it, _, _ = changes(known, "d0", "d1", "new")
+        measured: list[str] = []
+        it._welcome = measured.append  # type: ignore[method-assign, assignment]
+        it.measure_unknown()
+        assert measured == asked
+
+
 def test_one_of_the_plan_that_leaves_ends_it_and_another_just_goes() -> None:
     profile = a_profile(1, FACTS, [1.0, 0.5, 0.25])
     it, roster, _ = changes(profile, "d0", "d1", "idle")

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from potluck.errors import InputError, PotluckError
-from potluck.tensors.checkpoint import Best, Position, best, best_path, load, mark_best, newest, write
+from potluck.tensors.checkpoint import Best, Position, best, best_path, exists, load, mark_best, newest, write
 
 
 def position(round):
@@ -52,6 +52,7 @@ def test_what_is_written_is_loaded(tmp_path):
 
 def test_before_the_first_there_is_none(tmp_path):
     assert newest(tmp_path) is None
+    assert not exists(tmp_path)
     assert best(tmp_path) is None
     assert best_path(tmp_path) is None
 
