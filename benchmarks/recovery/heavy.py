@@ -8,8 +8,8 @@ from collections.abc import Iterable
 from msgspec.structs import replace
 
 from benchmarks.recovery.told import Told
-from potluck.control.cluster import newest
 from potluck.control.cluster_events import ComputePlan
+from potluck.control.cluster_state import newest
 from potluck.coordinator.samples.prepared_job import PreparedJob
 from potluck.plan.groups import shareable
 from potluck.plan.search.plan_search import find_plan

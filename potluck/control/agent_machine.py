@@ -41,7 +41,9 @@ from potluck.control.agent_events import (
     TrainState,
     Works,
 )
+from potluck.control.open_rounds import OpenRounds
 from potluck.plan.schedule.one_f_one_b import stage_of
+from potluck.plan.schedule.window import window
 from potluck.types import Held, Value
 from potluck.wire.messages import (
     Abandon,
@@ -78,8 +80,8 @@ class AgentState(Value, frozen=True, kw_only=True):
     copies: tuple[Held, ...] = ()
     busy: Busy | None = None
     begun: tuple[Begin | Evaluate | Survey, ...] = ()  # what is to be done next
-    current: Begin | None = None  # the round in hand
-    reported: bool = False  # and whether the coordinator knows that it is ready
+    open_rounds: OpenRounds = OpenRounds()  # of which only this device's part is awaited
+    in_hand: tuple[Begin, ...] = ()  # the orders of these rounds
     answer: int | None = None  # a term that was given up: to be answered when nothing is under way
     stop: Stop | None = None
     sought: bool = False  # the coordinator is looked for
@@ -134,9 +136,8 @@ def _prepare(state: AgentState, event: Prepare) -> AgentStep:
         state = replace(state, live=None, copies=(), abandoned=-1, force=None)
     if event.term <= max(state.abandoned, state.term) or state.busy == "assembling":
         return state, []
-    state = replace(
-        state, phase="preparing", force=event, busy="assembling", begun=(), current=None, answer=None, sought=False
-    )
+    state = replace(state, phase="preparing", force=event, busy="assembling", begun=(), answer=None, sought=False)
+    state = _without_rounds(state)
     return state, [Assemble(prepare=event)]
 
 
@@ -155,13 +156,14 @@ def _done(
         case Applied():
             state, orders = _applied(state, event)
         case Refused():  # rounds begun ahead must not follow one that was not committed
-            state = replace(state, phase="preparing" if coming else "halted", begun=(), current=None)
+            state = _without_rounds(replace(state, phase="preparing" if coming else "halted", begun=()))
         case Surveyed():
-            state = replace(state, phase="preparing" if coming else "idle", live=None, copies=(), current=None)
+            state = replace(state, phase="preparing" if coming else "idle", live=None, copies=())
+            state = _without_rounds(state)
             orders = [TrainState(held=None), Keep(copies=())]
         case GaveUp():
             first = measured or state.phase in ("preparing", "training")
-            state = replace(state, phase="halted", begun=(), current=None)
+            state = _without_rounds(replace(state, phase="halted", begun=()))
             if first and event.why and state.stop is None:
                 orders = [Tell(message=Interrupted(term=state.term, text=event.why, peer=event.peer))]
         case Evaluated() | Reported():
@@ -187,7 +189,8 @@ def _assembled(state: AgentState, event: Assembled) -> AgentStep:
     live = Held(term=force.term, stage=stage_of(force.plan, state.me), round=force.round, live=True)
     # Copies of rounds that are to be trained again may come out with other last bits.
     copies = tuple(h for h in state.copies if h.round <= force.round)
-    state = replace(state, phase="training", live=live, copies=copies)
+    open_rounds = OpenRounds(devices=(state.me,), window=window(force.plan), first=force.round)
+    state = replace(state, phase="training", live=live, copies=copies, open_rounds=open_rounds)
     return state, [TrainState(held=live), Keep(copies=copies), said]
 
 
@@ -199,37 +202,47 @@ def _next(state: AgentState) -> AgentStep:
         return replace(state, busy="evaluating", begun=begun), [RunEvaluation(evaluate=work)]
     if not isinstance(work, Begin):
         return replace(state, busy="measuring", begun=begun), [RunSurvey(survey=work)]
+    if not state.open_rounds.may_begin(work.round):
+        return state, []
     copies = tuple(h for h in state.copies if h.round >= work.point)
     keep: list[AgentOrder] = [Keep(copies=copies)] if copies != state.copies else []
-    state = replace(state, busy="training", begun=begun, current=work, reported=False, copies=copies)
+    state = replace(
+        state, busy="training", begun=begun, in_hand=(*state.in_hand, work), copies=copies,
+        open_rounds=state.open_rounds.begin(work.round),
+    )  # fmt: skip
     return state, [*keep, Train(begin=work)]
 
 
 def _reports(state: AgentState, event: Reports) -> AgentStep:
-    if isinstance(event.ready, Committed):
-        return state, [Tell(message=event.ready)]
-    current = state.current
-    if state.phase != "training" or current is None or event.ready.round != current.round:
+    alone = isinstance(event.ready, Committed)
+    ready = event.ready.ready if isinstance(event.ready, Committed) else event.ready
+    if not alone and (state.phase != "training" or not state.open_rounds.awaited(ready.round)):
         return state, []
-    return replace(state, reported=True), [Tell(message=event.ready)]
+    return replace(state, open_rounds=state.open_rounds.report(state.me, ready.round)), [Tell(message=event.ready)]
 
 
 def _verdict(state: AgentState, event: Verdict) -> AgentStep:
-    expected = state.current is not None and state.reported and event.round == state.current.round
-    return state, [Decide(verdict=event)] if expected and state.phase == "training" else []
+    if state.phase != "training" or not state.open_rounds.may_commit(event.round):
+        return state, []
+    if event.kind == "retry":
+        state = replace(state, open_rounds=state.open_rounds.again(event.round))
+    return state, [Decide(verdict=event)]
+
+
+def _without_rounds(state: AgentState) -> AgentState:
+    return replace(state, open_rounds=state.open_rounds.abandon(), in_hand=())
 
 
 def _applied(state: AgentState, event: Applied) -> AgentStep:
     """The state that is trained is of one more round, also if the term was given up meanwhile."""
-    current, live = state.current, state.live
-    if live is None or current is None or current.round != event.round:
+    if state.live is None or not state.open_rounds.may_commit(event.round):
         return state, []
-    live = replace(live, round=event.round + 1)
-    state = replace(state, live=live, current=None)
+    begin, live = state.in_hand[0], replace(state.live, round=event.round + 1)
+    state = replace(state, live=live, open_rounds=state.open_rounds.written(event.round), in_hand=state.in_hand[1:])
     orders: list[AgentOrder] = []
-    if state.phase == "training" and current.copy:
+    if state.phase == "training" and begin.copy:
         orders.append(MakeCopy(held=replace(live, live=False)))
-    if state.phase == "training" and current.snapshot:
+    if state.phase == "training" and begin.snapshot:
         state = replace(state, busy="reporting")
         orders.append(ReportState(round=event.round + 1))
     return state, orders

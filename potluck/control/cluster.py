@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from typing import Literal, Protocol
 
 from msgspec.structs import replace
 
@@ -43,59 +42,22 @@ from potluck.control.cluster_events import (
     WantedChange,
     Written,
 )
+from potluck.control.cluster_state import Blueprint, ClusterState, held, names_of, newest, none_open, whole
 from potluck.control.setbacks import Setbacks, UnreachedPair
 from potluck.recover.placement import recovery_point, restart_at
 from potluck.recover.repartition import estranged, in_conflict
-from potluck.types import COORDINATOR, Held, Plan, Value
+from potluck.types import COORDINATOR, Plan
 
-ClusterPhase = Literal["preparing", "training", "asking", "seeking", "planning", "ended"]
 ClusterStep = tuple["ClusterState", list[Order]]
-WHOLE_MODEL = -1  # stage number of what the coordinator holds
 _BACK = "the coordinator is back"
 _ESTRANGED = 2  # times in one round that two devices do not reach each other, and both are here
 
 
-class Blueprint(Protocol):
-    """What of the model decides who needs what."""
-
-    @property
-    def sizes(self) -> Mapping[str, int]:
-        """Tensor → bytes."""
-
-    def names(self, plan: Plan, stage: int) -> frozenset[str]:
-        """Tensors of a stage."""
-
-
-class ClusterState(Value, frozen=True, kw_only=True):
-    """Everything the coordinator knows about who holds what and how far training is."""
-
-    rounds: int  # of the whole run
-    plan: Plan
-    term: int
-    here: tuple[str, ...]
-    committed: int  # rounds that the term in force has committed, or started from
-    saved: int  # rounds of the whole model that the coordinator has
-    phase: ClusterPhase = "planning"
-    plans: dict[int, Plan] = {}  # term → plan, of states that somebody may hold
-    begun: int | None = None  # the round that devices were last told to train
-    needed: tuple[str, ...] = ()  # whom this term cannot do without
-    waiting: tuple[str, ...] = ()  # whose word is awaited
-    reported: tuple[str, ...] = ()  # who is ready with the round in hand
-    holdings: dict[str, tuple[Held, ...]] = {}
-    lost: dict[str, str] = {}  # since the term was given up
-    silent: tuple[str, ...] = ()  # who of them just was not heard any more
-    why: str = ""  # the term was given up
-    change: WantedChange | None = None  # the term was given up for this
-    between: UnreachedPair | None = None  # the term was given up as these do not reach each other
-    apart: tuple[UnreachedPair, ...] = ()  # devices that did not reach each other time and again: never both in a plan
-    leaving: tuple[str, ...] = ()  # whom the next term lets go
-    asked: int = 0  # plans that were ordered
-    setbacks: Setbacks = Setbacks()
-
-
 def opened(plan: Plan, *, term: int, rounds: int, first: int, here: Iterable[str], blueprint: Blueprint) -> ClusterStep:
     """A run begins, or goes on from the coordinator's copy: everything comes from there."""
-    state = ClusterState(rounds=rounds, plan=plan, term=term, here=tuple(here), committed=first, saved=first)
+    state = ClusterState(
+        rounds=rounds, plan=plan, term=term, here=tuple(here), open_rounds=none_open(plan, first), saved=first
+    )
     return _start(state, plan, term, "", blueprint)
 
 
@@ -113,7 +75,8 @@ def reopened(
     lost = {d: f"device {d} did not come back" for d in plan.devices if d in set(away)}
     needed = tuple(dict.fromkeys((*plan.devices, *holders)))
     state = ClusterState(
-        rounds=rounds, plan=plan, plans=dict(plans), term=term, here=here, committed=committed, saved=saved,
+        rounds=rounds, plan=plan, plans=dict(plans), term=term, here=here, saved=saved,
+        open_rounds=none_open(plan, committed),
         phase="asking", needed=needed, waiting=tuple(d for d in needed if d not in lost), lost=lost,
         why=_BACK, change=WantedChange(kind="coordinator", why=_BACK),
     )  # fmt: skip
@@ -136,11 +99,11 @@ def transition(state: ClusterState, event: Event, blueprint: Blueprint) -> Clust
             return _prepared(state, event)
         case Began():
             training = state.phase == "training"
-            return (replace(state, begun=event.round) if training else state), []
+            return (replace(state, open_rounds=state.open_rounds.begin(event.round)) if training else state), []
         case IsReady():
             return _ready(state, event)
         case Again():
-            return replace(state, reported=()), []
+            return replace(state, open_rounds=state.open_rounds.again(event.round)), []
         case Written():
             return _written(state, event)
         case Saved():
@@ -156,7 +119,7 @@ def transition(state: ClusterState, event: Event, blueprint: Blueprint) -> Clust
         case NoCause():
             return _decide(state, blueprint) if state.phase == "seeking" else (state, [])
         case WantedChange():
-            between = state.phase == "training" and (state.begun is None or state.begun < state.committed)
+            between = state.phase == "training" and not state.open_rounds.reports
             if not between or (event.plan is not None and in_conflict(event.plan.devices, state.apart)):
                 return state, []
             return _give_up(replace(state, change=event), event.why, blueprint)
@@ -205,24 +168,24 @@ def _prepared(state: ClusterState, event: IsPrepared) -> ClusterStep:
 
 
 def _ready(state: ClusterState, event: IsReady) -> ClusterStep:
-    expected = state.phase == "training" and event.round == state.committed and event.device in state.plan.devices
-    if not expected or event.device in state.reported:
+    if state.phase != "training":
         return state, []
-    state = replace(state, reported=(*state.reported, event.device))
-    everybody = len(state.reported) == len(state.plan.devices)
-    return state, [Settle(round=event.round)] if everybody else []
+    before, now = state.open_rounds, state.open_rounds.report(event.device, event.round)
+    state = replace(state, open_rounds=now)
+    return state, [Settle(round=now.first)] if now.complete and not before.complete else []
 
 
 def _written(state: ClusterState, event: Written) -> ClusterStep:
-    if state.phase != "training" or event.round != state.committed:
+    if state.phase != "training" or not state.open_rounds.may_commit(event.round):
         return state, []
-    state = replace(state, committed=event.round + 1, reported=())
-    return state, [Commit(round=event.round)]
+    state = replace(state, open_rounds=state.open_rounds.written(event.round))
+    more = [Settle(round=state.committed)] if state.open_rounds.complete else []
+    return state, [Commit(round=event.round), *more]
 
 
 def _give_up(state: ClusterState, why: str, blueprint: Blueprint) -> ClusterStep:
     here = tuple(d for d in state.needed if d in state.here)
-    state = replace(state, phase="asking", waiting=here, holdings={}, reported=(), why=why)
+    state = replace(state, phase="asking", waiting=here, holdings={}, why=why)
     orders: list[Order] = [GiveUpTerm(term=state.term, devices=here, reason=why)]
     state, more = _all_said(state, blueprint)
     return state, orders + more
@@ -271,7 +234,7 @@ def _decide(state: ClusterState, blueprint: Blueprint) -> ClusterStep:
     state = replace(state, phase="planning", change=change, leaving=leaving, asked=state.asked + 1)
     wish = change.plan if change is not None else None
     order = ComputePlan(
-        number=state.asked, force=state.plan, without=(*gone, *leaving), held=_held(state, blueprint),
+        number=state.asked, force=state.plan, without=(*gone, *leaving), held=held(state, blueprint),
         wish=wish if wish is not None and set(wish.devices) <= set(state.here) else None,
         why="; ".join(state.lost.values()) or state.why, apart=state.apart,
     )  # fmt: skip
@@ -300,7 +263,7 @@ def _setbacks(state: ClusterState) -> Setbacks:
     """With what ended the term; counted when the next one starts, as more may be lost until then."""
     if not state.lost and state.change is not None:
         return state.setbacks
-    under_way = state.begun is not None and state.begun >= state.committed
+    under_way = bool(state.open_rounds.reports)
     return state.setbacks.after(state.committed, under_way, tuple(state.lost), state.between)
 
 
@@ -323,14 +286,14 @@ def _start(state: ClusterState, plan: Plan, term: int, reason: str, blueprint: B
     """The next term: where it starts, and what moves before that."""
     held_terms = {h.term for states in state.holdings.values() for h in states}
     plans = {**{t: p for t, p in state.plans.items() if t in held_terms}, term: plan}
-    names_of = _names_of(plans, blueprint)
-    wanted = {m.device: names_of[term, i] for i, s in enumerate(plan.stages) for m in s.group}
-    holdings = {**state.holdings, COORDINATOR: (_whole(state),)}
+    known = names_of(plans, blueprint)
+    wanted = {m.device: known[term, i] for i, s in enumerate(plan.stages) for m in s.group}
+    holdings = {**state.holdings, COORDINATOR: (whole(state),)}
     everything = frozenset(name for names in wanted.values() for name in names)
-    point = recovery_point(holdings, names_of, everything, newest(state))
+    point = recovery_point(holdings, known, everything, newest(state))
     if point is None:
         return _stop(state, f"no state from before round {newest(state)} is left")
-    restart = restart_at(point, holdings, names_of, wanted, blueprint.sizes)
+    restart = restart_at(point, holdings, known, wanted, blueprint.sizes)
     givers = {m.source for m in restart.moves} - {COORDINATOR, *plan.devices}
     needed = (*plan.devices, *sorted(givers))
     first_term = not state.plans
@@ -341,8 +304,8 @@ def _start(state: ClusterState, plan: Plan, term: int, reason: str, blueprint: B
         replayed=state.committed - point, moves=restart.moves,
     )  # fmt: skip
     state = replace(
-        state, phase="preparing", term=term, plan=plan, plans=plans, committed=point, begun=None, needed=needed,
-        waiting=needed, reported=(), holdings={}, lost={}, silent=(), change=None, between=None, why="",
+        state, phase="preparing", term=term, plan=plan, plans=plans, open_rounds=none_open(plan, point),
+        needed=needed, waiting=needed, holdings={}, lost={}, silent=(), change=None, between=None, why="",
         setbacks=state.setbacks if first_term else _setbacks(state),
     )  # fmt: skip
     prepare = PrepareTerm(term=term, round=point, plan=plan, moves=restart.moves, devices=needed, reason=reason)
@@ -351,39 +314,6 @@ def _start(state: ClusterState, plan: Plan, term: int, reason: str, blueprint: B
 
 def _stop(state: ClusterState, why: str, *, poison: bool = False) -> ClusterStep:
     return replace(state, phase="ended"), [StopRun(why=why, poison=poison)]
-
-
-def newest(state: ClusterState) -> int:
-    """The newest round from which training can go on.
-
-    After the very last one nothing is left to train, so nobody would report it, unless everybody has.
-    """
-    over = state.committed == state.rounds and state.saved != state.committed
-    return state.committed - 1 if over else state.committed
-
-
-def _held(state: ClusterState, blueprint: Blueprint) -> dict[str, tuple[int, ...]]:
-    """Device → blocks that it has as of the round from which training will go on."""
-    everywhere = {**state.holdings, COORDINATOR: (_whole(state),)}
-    names_of = _names_of(state.plans, blueprint)
-    point = recovery_point(everywhere, names_of, frozenset(blueprint.sizes), newest(state))
-    found: dict[str, tuple[int, ...]] = {}
-    for device, states in state.holdings.items():
-        stages = [state.plans[h.term].stages[h.stage] for h in states if h.round == point]
-        found[device] = tuple(sorted({block for stage in stages for block in range(*stage.blocks)}))
-    return found
-
-
-def _names_of(plans: Mapping[int, Plan], blueprint: Blueprint) -> dict[tuple[int, int], frozenset[str]]:
-    """The tensors of every state that somebody may hold."""
-    found = {(0, WHOLE_MODEL): frozenset(blueprint.sizes)}
-    for term, plan in plans.items():
-        found |= {(term, stage): blueprint.names(plan, stage) for stage in range(len(plan.stages))}
-    return found
-
-
-def _whole(state: ClusterState) -> Held:
-    return Held(term=0, stage=WHOLE_MODEL, round=state.saved)
 
 
 def _words(state: ClusterState) -> str:

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 
 from msgspec.structs import replace
 
-from potluck.control.cluster import ClusterState, ClusterStep, opened, reopened, transition
+from potluck.control.cluster import ClusterStep, opened, reopened, transition
 from potluck.control.cluster_events import (
     Adopt,
     Broken,
@@ -36,6 +36,7 @@ from potluck.control.cluster_events import (
     Stalled,
     StopRun,
 )
+from potluck.control.cluster_state import ClusterState
 from potluck.coordinator.contexts import Session
 from potluck.coordinator.fleet.live_fleet import LiveFleet
 from potluck.coordinator.rounds.replacement import Replacement

@@ -20,7 +20,8 @@ _RATES = (0.002, 0.01, 0.05)  # for each order
 class Scene(Protocol):
     """What faults may lay hands on."""
 
-    up: bool
+    @property
+    def up(self) -> bool: ...
 
     @property
     def world(self) -> World: ...

@@ -34,7 +34,7 @@ from potluck.control.agent_events import (
     TrainState,
 )
 from potluck.control.agent_machine import AgentState, agent_transition
-from potluck.control.cluster import Blueprint
+from potluck.control.cluster_state import Blueprint
 from potluck.recover.copies import wards
 from potluck.simulate.world import Violation, World
 from potluck.types import COORDINATOR, Held, Move
@@ -272,8 +272,8 @@ class Device:
 
     def _unheard(self) -> list[str]:
         """Peers whose signal for the round in hand is missing."""
-        begin, force = self.state.current, self._force()
-        here = {} if begin is None else self._signals.get((force.term, begin.round), {})
+        force = self._force()
+        here = self._signals.get((force.term, self.state.open_rounds.first), {})
         return [d for d in force.plan.devices if d != self.name and d not in here]
 
     def _check(self, round: int, force: Prepare) -> None:
@@ -300,21 +300,21 @@ class Device:
             self._world.carry(self.name, peer, lambda: other.take_signal(term, round, self.name))
 
     def _look_at_signals(self) -> None:
-        begin, force = self.state.current, self.state.force
-        if begin is None or force is None or self.state.busy != "training" or self.state.reported:
+        force, round = self.state.force, self.state.open_rounds.first
+        if force is None or self.state.busy != "training" or not self.state.open_rounds.awaited(round):
             return
-        here = self._signals.get((force.term, begin.round), {})
+        here = self._signals.get((force.term, round), {})
         if not {d for d in force.plan.devices if d != self.name} <= set(here):
             return
         for peer, term in here.items():
             if term != force.term:
                 raise Violation(f"{self.name} used what {peer} sent in term {term} in term {force.term}")
-        self._signals = {key: who for key, who in self._signals.items() if key > (force.term, begin.round)}
+        self._signals = {key: who for key, who in self._signals.items() if key > (force.term, round)}
         self._work += 1
-        self._later(self._world.random.uniform(0.05, 0.3), lambda: self._report(begin, force))
+        self._later(self._world.random.uniform(0.05, 0.3), lambda: self._report(round, force))
 
-    def _report(self, begin: Begin, force: Prepare) -> None:
-        ready = Ready(round=begin.round)
+    def _report(self, round: int, force: Prepare) -> None:
+        ready = Ready(round=round)
         self._work += 1
         if force.own_commit:
             self._step(Reports(ready=Committed(ready=ready, loss=0.0, gradient_norm=0.0)))
@@ -324,12 +324,12 @@ class Device:
         self._step(Reports(ready=ready))
 
     def _apply(self) -> None:
-        begin = self.state.current
-        if begin is None:
+        round = self.state.open_rounds.first
+        if not self.state.open_rounds.may_commit(round):
             raise Violation(f"{self.name} commits a round that it does not train")
-        self._numbers = self.commit(self._numbers, begin.round)
+        self._numbers = self.commit(self._numbers, round)
         self._applying = False
-        self._end_work(Applied(round=begin.round))
+        self._end_work(Applied(round=round))
 
     # --- copies
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from potluck.control.cluster import ClusterState, ClusterStep, opened, reopened, transition
+from potluck.control.cluster import ClusterStep, opened, reopened, transition
 from potluck.control.cluster_events import (
     Adopt,
     Again,
@@ -31,6 +31,7 @@ from potluck.control.cluster_events import (
     WantedChange,
     Written,
 )
+from potluck.control.cluster_state import ClusterState
 from potluck.simulate.small_model import SmallModel, even
 from potluck.types import COORDINATOR, Held, Plan
 
@@ -221,7 +222,7 @@ def assert_sound(before: ClusterState, state: ClusterState, orders: list[Order],
         match order:
             case Commit():
                 assert order.round in written
-                assert set(before.reported) == set(before.plan.devices) or before.committed == order.round
+                assert before.open_rounds.may_commit(order.round)
             case PrepareTerm():
                 assert order.term > before.term or before.plans == {}
                 assert set(order.plan.devices) <= set(state.here)

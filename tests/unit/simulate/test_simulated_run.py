@@ -9,9 +9,10 @@ from potluck.control import agent_machine as agent
 from potluck.control import cluster
 from potluck.control.agent_events import AgentEvent, Tell
 from potluck.control.agent_machine import AgentState
-from potluck.control.cluster import ClusterState, ClusterStep
+from potluck.control.cluster import ClusterStep
 from potluck.control.cluster_events import Commit, Event, Settle, Written
-from potluck.simulate import simulated_device
+from potluck.control.cluster_state import Blueprint, ClusterState
+from potluck.simulate import simulated_coordinator, simulated_device
 from potluck.simulate import simulated_run as simulated
 from potluck.simulate.simulated_device import Device
 from potluck.simulate.simulated_run import RunOutcome, SimulatedRun, simulate_run
@@ -84,14 +85,14 @@ def test_a_ledger_that_is_not_flushed_is_noticed() -> None:
 
 
 def test_a_commit_before_the_ledger_has_it_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    def hasty(state: ClusterState, event: Event, blueprint: cluster.Blueprint) -> ClusterStep:
+    def hasty(state: ClusterState, event: Event, blueprint: Blueprint) -> ClusterStep:
         after, orders = cluster.transition(state, event, blueprint)
         if any(isinstance(order, Settle) for order in orders):  # commits first, writes then
             early, _ = cluster.transition(after, Written(round=after.committed), blueprint)
             return early, [Commit(round=after.committed), *orders]
         return (after, orders) if not isinstance(event, Written) else (state, [])
 
-    monkeypatch.setattr(simulated, "transition", hasty)
+    monkeypatch.setattr(simulated_coordinator, "transition", hasty)
     assert first_found() < SEEDS
 
 
