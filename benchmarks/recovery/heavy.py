@@ -38,7 +38,7 @@ class Heavy(Told):
 
     def _collect(self) -> None:
         """Brings the state of the whole model to the coordinator."""
-        s, state, blueprint = self._session, self.state, self.blueprint
+        s, plan, state, blueprint = self._run, self._term.plan, self.state, self.blueprint
         everything = frozenset(blueprint.sizes)
         names_of = {(t, i): blueprint.names(p, i) for t, p in state.plans.items() for i in range(len(p.stages))}
         whole = Held(term=0, stage=-1, round=s.model.round)
@@ -49,8 +49,8 @@ class Heavy(Told):
         gather = restart_at(point, state.holdings, names_of, {COORDINATOR: everything}, blueprint.sizes)
         blocks = (0, len(self._prepared.facts.blocks))
         nobody = Plan(
-            micro_batch_size=s.plan.micro_batch_size, micro_batches=s.plan.micro_batches,
-            stages=(Stage(blocks=blocks, group=(Member(device="nobody", share=s.plan.micro_batches),)),),
+            micro_batch_size=plan.micro_batch_size, micro_batches=plan.micro_batches,
+            stages=(Stage(blocks=blocks, group=(Member(device="nobody", share=plan.micro_batches),)),),
         )  # fmt: skip
         givers = sorted({move.source for move in gather.moves})
         term = self._live.next_term(state.term)

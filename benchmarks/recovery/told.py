@@ -13,5 +13,5 @@ class Told(Coordinator):
     """Says on standard output when the run began, on the machine's monotonic clock."""
 
     def open(self, before: Mapping[int, Plan]) -> None:
-        print(json.dumps({"ready_s": self._session.started_s}), flush=True)
+        print(json.dumps({"ready_s": self._run.started_s}), flush=True)
         super().open(before)

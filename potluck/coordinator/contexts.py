@@ -1,4 +1,4 @@
-"""What one run needs, made before training starts, and why its plan may change on the way."""
+"""What a run and each of its terms need, made before they start; nobody changes it."""
 
 from __future__ import annotations
 
@@ -24,14 +24,12 @@ class TermOver(Exception):
     """The term was given up, and the state machine knows why: there may be a next one."""
 
 
-@dataclass
-class Session:
-    """Everything one run needs, made before training starts."""
+@dataclass(frozen=True)
+class RunContext:
+    """What holds for a whole run."""
 
     job: Job
     optimizer: Optimizer
-    plan: Plan
-    layout: PlanLayout
     digest: str
     data_digest: str
     outputs: OutputForm
@@ -40,19 +38,33 @@ class Session:
     link: Link
     folder: RunFolder
     order: DataOrder
-    first_round: int
-    term: int
     timeout_s: float
-    plan_reason: str = "given"
-    watchers: list[Watcher] = field(default_factory=list)
+    watchers: tuple[Watcher, ...] = ()
     should_stop: Callable[[], bool] = lambda: False
     started_s: float = field(default_factory=time.monotonic)
-    copies: bool = True  # devices have room for copies of their states
     first_copy_s: float = 0.0  # after which the first is made
     copy_lines: Mapping[tuple[str, str], CopyLine] = field(default_factory=dict)  # (device, guardian) → what carries it
-    other_bits: str = ""  # why a round that is trained again may not give the same ones
     keeps: bool = True  # what was trained is collected, in the end at least
-    fresh: bool = True  # nothing of this run was trained before
     heard: Callable[[str, object], None] = lambda device, message: None  # told what is not about the round in hand
     observed: Callable[[RoundRecord], None] = lambda record: None  # told of every committed round
     change: Callable[[int], WantedChange | None] = lambda rounds_left: None  # why the plan ends before the next round
+
+
+@dataclass(frozen=True)
+class TermContext:
+    """What holds while one plan is in force."""
+
+    run: RunContext
+    plan: Plan
+    layout: PlanLayout
+    term: int
+    first_round: int
+    plan_reason: str = "given"
+    copies: bool = True  # devices have room for copies of their states
+    other_bits: str = ""  # why a round that is trained again may not give the same ones
+    fresh: bool = True  # nothing of this run was trained before
+
+    @property
+    def alone(self) -> bool:
+        """Whether one device has it all, and commits by itself."""
+        return len(self.plan.devices) == 1

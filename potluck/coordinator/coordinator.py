@@ -37,11 +37,14 @@ from potluck.control.cluster_events import (
     StopRun,
 )
 from potluck.control.cluster_state import ClusterState
-from potluck.coordinator.contexts import Session
+from potluck.control.open_rounds import OpenRounds
+from potluck.coordinator.contexts import TermContext
 from potluck.coordinator.fleet.live_fleet import LiveFleet
+from potluck.coordinator.rounds.announcer import Announcer
 from potluck.coordinator.rounds.replacement import Replacement
 from potluck.coordinator.rounds.replan import Replanner
 from potluck.coordinator.rounds.round_loop import RoundLoop
+from potluck.coordinator.rounds.term_start import start_term
 from potluck.coordinator.run_folder.term_log import Term
 from potluck.coordinator.samples.prepared_job import PreparedJob
 from potluck.errors import DeviceError, DeviceLost, Overdue, PotluckError
@@ -60,8 +63,10 @@ _CAUSE_S = 4.0  # in which a device that does not answer others is noticed by it
 class Coordinator:
     """Everything that outlives a term: who is here, the plans there were, what went wrong, and how to go on."""
 
-    def __init__(self, live: LiveFleet, prepared: PreparedJob, changes: Replanner, session: Session) -> None:
-        self._live, self._prepared, self._changes, self._session = live, prepared, changes, session
+    def __init__(self, live: LiveFleet, prepared: PreparedJob, changes: Replanner, term: TermContext) -> None:
+        """`term` says where the run starts: by which plan, before which round."""
+        self._live, self._prepared, self._changes, self._term, self._run = live, prepared, changes, term, term.run
+        self._announcer = Announcer(term.run)
         self.blueprint = ModelBlueprint(prepared.built.programs)
         self._replacement = Replacement(live, prepared, changes)
         self._incidents: list[IncidentRecord] = []  # that are not told yet
@@ -77,7 +82,7 @@ class Coordinator:
     def open(self, before: Mapping[int, Plan]) -> None:
         """The first term, where everything comes from the coordinator; or, where there were terms before and devices
         held on to their states, the next one."""
-        s, here = self._session, tuple(self._live.roster.links)
+        s, start, here = self._run, self._term, tuple(self._live.roster.links)
         step: ClusterStep
         if before:
             committed = s.folder.ledger.rounds
@@ -90,8 +95,8 @@ class Coordinator:
             )  # fmt: skip
         else:
             step = opened(
-                s.plan, term=self._live.next_term(s.term), rounds=s.order.rounds, first=s.first_round, here=here,
-                blueprint=self.blueprint,
+                start.plan, term=self._live.next_term(start.term), rounds=s.order.rounds, first=start.first_round,
+                here=here, blueprint=self.blueprint,
             )  # fmt: skip
         self.state = step[0]
         self._obey_all(step[1])
@@ -119,7 +124,7 @@ class Coordinator:
         if self.state.phase == "seeking":
             return _CAUSE_S
         back = self.state.phase == "asking" and any(d not in self.state.here for d in self.state.waiting)
-        return min(_BACK_S, self._session.timeout_s) if back else self._session.timeout_s
+        return min(_BACK_S, self._run.timeout_s) if back else self._run.timeout_s
 
     def _pump(self, deadline: float) -> None:
         """What one device says, or that nobody says anything."""
@@ -151,9 +156,9 @@ class Coordinator:
                 awaited = device in self.state.waiting  # with what it holds: measuring would take that room
                 self.tell(Joined(device=device))
                 if not awaited:
-                    self._session.heard(device, message)
+                    self._run.heard(device, message)
             case _:
-                self._session.heard(device, message)
+                self._run.heard(device, message)
 
     def tell(self, event: Event) -> list[Order]:
         """Something happens. What is to be done is done, but for what only who trains can do, which is returned."""
@@ -167,6 +172,11 @@ class Coordinator:
     def training(self) -> bool:
         """Whether the term in force goes on."""
         return self.state.phase == "training"
+
+    @property
+    def open_rounds(self) -> OpenRounds:
+        """Which rounds are open, may be begun and may be committed."""
+        return self.state.open_rounds
 
     def _obey_all(self, orders: list[Order]) -> list[Order]:
         rest: list[Order] = []
@@ -187,13 +197,7 @@ class Coordinator:
                 case Adopt():
                     self._adopt(order)
                 case Idle():
-                    at_s = time.monotonic() - self._session.started_s
-                    self._say(
-                        IncidentRecord(
-                            kind="left", round=self.state.committed, device=order.device, what=order.why,
-                            action="it was not in use", at_s=at_s,
-                        )
-                    )  # fmt: skip
+                    self._announcer.incident("left", self.state.committed, order.why, "it was not in use", order.device)
                 case StopRun():
                     self._stop = order
                 case SeekCause():
@@ -203,7 +207,7 @@ class Coordinator:
     def _abandon(self, order: GiveUpTerm) -> None:
         self._noticed_s = time.monotonic()
         here = [device for device in order.devices if device in self._live.roster.specs]
-        run = self._session.folder.run_id
+        run = self._run.folder.run_id
         self._live.roster.broadcast(messages.Abandon(run=run, term=order.term, reason=order.reason), here)
         self._live.link.cancel(order.reason)
         self._replacement.cancel()
@@ -211,7 +215,7 @@ class Coordinator:
             self._coordinator.saver.abandon()
 
     def _plan(self, asked: ComputePlan) -> None:
-        self.tell(Saved(round=self._session.model.round))
+        self.tell(Saved(round=self._run.model.round))
         plan = self._replacement_for(asked)
         left = ", ".join(d for d in asked.force.devices if d not in asked.without) or "nobody"
         why = "" if plan is not None else f"{asked.why} ({left} left: no plan fits)"
@@ -222,22 +226,22 @@ class Coordinator:
 
     def _prepare(self, order: PrepareTerm) -> None:
         """On disk first: a coordinator that comes back must know every plan that a device may hold a stage of."""
-        plan, before = order.plan, self._session
+        plan, before, run = order.plan, self._term, self._run
         for device, hello in self._live.roster.hellos.items():  # another machine may give other last bits
             self._machines[device] = (hello.host, hello.device.kind, hello.device.threads, hello.torch_version)
         self._used.add(plan)
-        before.folder.keep_profile(self._changes.profile)
-        before.folder.terms.append(Term(term=order.term, round=order.round, plan=plan))
-        before.folder.ledger.fsync |= len(plan.devices) > 1
-        self._session = session = dataclasses.replace(
+        run.folder.keep_profile(self._changes.profile)
+        run.folder.terms.append(Term(term=order.term, round=order.round, plan=plan))
+        run.folder.ledger.fsync |= len(plan.devices) > 1
+        self._term = term = dataclasses.replace(
             before, plan=plan, layout=self.blueprint.layout(plan), term=order.term, first_round=order.round,
             plan_reason=order.reason or before.plan_reason, fresh=self._coordinator is None and before.fresh,
             copies=self._replacement.has_room_for_copies(plan),
             other_bits=why_not_alike(self._used, self._prepared.facts, self._machines),
         )  # fmt: skip
         self._changes.adopted(plan)
-        self._coordinator = RoundLoop(session, self)
-        self._coordinator.prepare(Restart(order.round, order.moves), order.devices)
+        self._coordinator = RoundLoop(term, self, self._announcer)
+        start_term(term, Restart(order.round, order.moves), order.devices)
 
     def _note(self, order: Note) -> None:
         """Remembers what happened, to be told when everybody is ready."""
@@ -248,7 +252,7 @@ class Coordinator:
             IncidentRecord(
                 kind=order.kind, round=order.round, device=order.devices[0] if order.devices else None,
                 what=order.what, action=f"{reason}{again}{size_text(moved)} moved",
-                at_s=self._noticed_s - self._session.started_s, replayed_rounds=order.replayed, moved_bytes=moved,
+                at_s=self._noticed_s - self._run.started_s, replayed_rounds=order.replayed, moved_bytes=moved,
             )
         )  # fmt: skip
         self._better = order.kind in ("lost", "link")
@@ -257,9 +261,9 @@ class Coordinator:
         """Says what happened since the last term was in force."""
         self._live.roster.watch(self.state.plan.devices)
         self._live.holding = False
-        now_s = time.monotonic() - self._session.started_s
+        now_s = self._announcer.at_s()
         for incident in self._incidents:
-            self._say(replace(incident, recovery_s=now_s - incident.at_s))
+            self._announcer.say(replace(incident, recovery_s=now_s - incident.at_s))
         self._incidents.clear()
         for device in order.release:
             self._changes.gone(device)
@@ -271,20 +275,16 @@ class Coordinator:
             self._changes.look_for_better()
         self._replacement.look_ahead(self.state.plan, self.state.apart)
 
-    def _say(self, record: IncidentRecord) -> None:
-        if self._coordinator is not None:
-            self._coordinator.say(record)
-
     def _reason_to_stop(self, order: StopRun) -> PotluckError:
-        if not order.poison or self.state.committed >= self._session.order.rounds:
+        if not order.poison or self.state.committed >= self._run.order.rounds:
             return DeviceError(f"{order.why}; {self._live.roster.what_now}")
-        ids = self._session.order.round(self.state.committed).ids
+        ids = self._run.order.round(self.state.committed).ids
         return PotluckError(f"{order.why}; look at samples {min(ids)} to {max(ids)}, {len(ids)} of them")
 
     def failed(self, error: PotluckError) -> None:
         """Writes that the run ended by an error."""
         if self._coordinator is not None:
-            self._coordinator.say_end("failed", str(error))
+            self._announcer.ended(self._coordinator.committed, "failed", str(error))
 
     def spares(self, devices: Sequence[str]) -> bool:
         """Whether there is a plan without these."""

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import math
+import time
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from potluck.control.audit import audit
-from potluck.coordinator.contexts import Session, TermOver
+from potluck.coordinator.contexts import RunContext, TermContext, TermOver
 from potluck.coordinator.coordinator import Coordinator
 from potluck.coordinator.fleet.fault_rehearsal import FaultRehearsal
 from potluck.coordinator.fleet.live_fleet import LiveFleet
@@ -63,23 +64,15 @@ def run_on(
     for device in sorted(set(live.roster.specs) - set(plan.devices)):
         options.progress(f"{device} is not in the plan and stays idle")
     changes = Replanner(live, prepared, profile, options)
-    session = replace(
-        _session(live, prepared, plan, options, reason, held=before is not None), heard=changes.heard,
-        observed=changes.observed, change=changes.due,
-        copy_lines={} if profile is None else lines(profile),
-    )  # fmt: skip
-    rehearsal = None
+    start, rehearsal = _start(live, prepared, plan, options, reason, changes, before)
+    run = start.run
     try:
-        if options.chaos:
-            first = session.folder.ledger.rounds if before else session.first_round
-            rehearsal = FaultRehearsal(live.roster, options.chaos, first, session.started_s)
-            session.watchers.append(rehearsal)
-        live.server.offer(session.digest, encode(prepared.built.programs))
+        live.server.offer(run.digest, encode(prepared.built.programs))
         live.roster.closed = False
         if before is None:  # else it may hold something that is needed, and measuring would take that room
             changes.measure_unknown()
-        coordinator, ended = _train(terms(live, prepared, changes, session), before or {})
-        model_path = coordinator.saver.write_final() if options.keeps else session.folder.path / MODEL
+        coordinator, ended = _train(terms(live, prepared, changes, start), before or {})
+        model_path = coordinator.saver.write_final() if options.keeps else run.folder.path / MODEL
         live.farewell = SAVED if ended == "stopped" else FINISHED
     except BaseException as error:
         live.fail(error)
@@ -87,12 +80,12 @@ def run_on(
     finally:
         live.roster.closed = True
         changes.close()
-        session.folder.close()
+        run.folder.close()
     if rehearsal is not None:
-        options.progress(f"how each fault was survived: {rehearsal.write(session.folder.path)}")
+        options.progress(f"how each fault was survived: {rehearsal.write(run.folder.path)}")
     # Of another plan that came into force since, that says nothing.
-    expected_s = predicted_s if coordinator.s.plan == plan else None
-    return _result(session, coordinator, ended, model_path, expected_s)
+    expected_s = predicted_s if coordinator.term.plan == plan else None
+    return _result(run.folder.path, coordinator, ended, model_path, expected_s)
 
 
 def _train(terms: Coordinator, before: Mapping[int, Plan]) -> tuple[RoundLoop, str]:
@@ -111,58 +104,62 @@ def _train(terms: Coordinator, before: Mapping[int, Plan]) -> tuple[RoundLoop, s
         terms.close()
 
 
-def _session(
-    live: LiveFleet, prepared: PreparedJob, plan: Plan, options: Options, reason: str, *, held: bool
-) -> Session:
-    job, programs = prepared.job, prepared.built.programs
-    digest = prepared.facts.digest
-    model = ModelState(dict(prepared.built.state), {}, programs.aliases)
+def _start(
+    live: LiveFleet, prepared: PreparedJob, plan: Plan, options: Options, reason: str, changes: Replanner,
+    before: Mapping[int, Plan] | None,
+) -> tuple[TermContext, FaultRehearsal | None]:  # fmt: skip
+    """Where a run starts, and what is rehearsed in it."""
+    job, programs, held = prepared.job, prepared.built.programs, before is not None
+    run_dir = options.run_dir or new_run_dir(Path("runs"))
+    model, last_term = _first_state(live, prepared, options, run_dir, held=held)
+    first, started_s = model.round, time.monotonic()
+    folder = RunFolder(run_dir, job, encode(programs), fsync=len(plan.devices) > 1)
+    if options.resume and not held:
+        folder.ledger.truncate_after(first - 1)
+    rehearsal = None
+    if options.chaos:
+        rounds = folder.ledger.rounds if before else first
+        rehearsal = FaultRehearsal(live.roster, options.chaos, rounds, started_s)
+    run = RunContext(
+        job=job, optimizer=prepared.optimizer, digest=prepared.facts.digest, data_digest=prepared.data_digest,
+        outputs=prepared.built.outputs, model=model, roster=live.roster, link=live.link, folder=folder,
+        order=training_order(job),
+        timeout_s=options.timeout_s, watchers=(*options.watchers, *(() if rehearsal is None else (rehearsal,))),
+        should_stop=options.should_stop, started_s=started_s, keeps=options.keeps,
+        first_copy_s=options.first_copy_s if options.keeps else math.inf,
+        copy_lines={} if changes.profile is None else lines(changes.profile),
+        heard=changes.heard, observed=changes.observed, change=changes.due,
+    )  # fmt: skip
+    layout = PlanLayout(programs, plan)
+    start = TermContext(run=run, plan=plan, layout=layout, term=last_term, first_round=first, plan_reason=reason)
+    return start, rehearsal
+
+
+def _first_state(
+    live: LiveFleet, prepared: PreparedJob, options: Options, run_dir: Path, *, held: bool
+) -> tuple[ModelState, int]:
+    """The model before the first round of this run, and the last term there was: of a checkpoint, or none."""
+    job, last_term = prepared.job, 0
+    model = ModelState(dict(prepared.built.state), {}, prepared.built.programs.aliases)
     if job.init is not None:
         model.load_file(Path(job.init))
-    run_dir = options.run_dir or new_run_dir(Path("runs"))
-    first, last_term = 0, 0
     if options.resume and not (held and newest(run_dir) is None):
-        found, last_term = load_resume(run_dir, digest, prepared.data_digest, job)
+        found, last_term = load_resume(run_dir, prepared.facts.digest, prepared.data_digest, job)
         manifest, weights, optimizer = load(found.path)
         model.load_weights(weights, str(found.path))
         model.optimizer = optimizer
-        first = model.round = manifest.position.round
+        model.round = manifest.position.round
         live.roster.what_now = GO_ON
         for problem in found.skipped:
             options.progress(f"skipped a damaged checkpoint: {problem}")
     elif (run_dir / RECORDS).exists() and not held:
         raise InputError(f"{run_dir}: holds a run already; go on with --resume, or give another --run-dir")
-    folder = RunFolder(run_dir, job, encode(programs), fsync=len(plan.devices) > 1)
-    if options.resume and not held:
-        folder.ledger.truncate_after(first - 1)
-    return Session(
-        job=job,
-        optimizer=prepared.optimizer,
-        plan=plan,
-        plan_reason=reason,
-        layout=PlanLayout(programs, plan),
-        digest=digest,
-        data_digest=prepared.data_digest,
-        outputs=prepared.built.outputs,
-        model=model,
-        roster=live.roster,
-        link=live.link,
-        folder=folder,
-        order=training_order(job),
-        first_round=first,
-        term=last_term,
-        timeout_s=options.timeout_s,
-        first_copy_s=options.first_copy_s if options.keeps else math.inf,
-        keeps=options.keeps,
-        watchers=list(options.watchers),
-        should_stop=options.should_stop,
-    )
+    return model, last_term
 
 
 def _result(
-    session: Session, coordinator: RoundLoop, reason: str, model_path: Path, predicted_s: float | None
+    path: Path, coordinator: RoundLoop, reason: str, model_path: Path, predicted_s: float | None
 ) -> TrainResult:
-    path = session.folder.path
     records = list(read(path / RECORDS))
     evaluations = [r for r in records if isinstance(r, EvaluationRecord)]
     found = audit(path)
@@ -177,6 +174,6 @@ def _result(
         samples_per_s=throughput(records),
         samples_lost=found.lost if isinstance(found.lost, int) else len(found.lost),
         samples_doubled=found.doubled if isinstance(found.doubled, int) else len(found.doubled),
-        round_s=usual_round_s(records, coordinator.s.term),
+        round_s=usual_round_s(records, coordinator.term.term),
         predicted_s=predicted_s,
     )

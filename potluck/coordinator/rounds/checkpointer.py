@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
-from potluck.coordinator.contexts import Session
+from potluck.coordinator.contexts import TermContext
+from potluck.coordinator.rounds.announcer import Announcer
 from potluck.coordinator.run_folder.folder import save_model
 from potluck.errors import PotluckError
-from potluck.metrics.records import CheckpointRecord, IncidentRecord, Record
+from potluck.metrics.records import CheckpointRecord
 from potluck.tensors import checkpoint
 from potluck.tensors.state_transfer import receive_state
 
@@ -21,11 +21,11 @@ GO_ON = "the last checkpoint is intact: go on with --resume"
 class Checkpointer:
     """Collects every stage's state after a round and writes a checkpoint. A full disk does not stop training."""
 
-    def __init__(self, session: Session, say: Callable[[Record], None]) -> None:
-        self.s, self._say = session, say
+    def __init__(self, term: TermContext, announcer: Announcer) -> None:
+        self._run, self._layout, self._announcer = term.run, term.layout, announcer
         self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="potluck-saver")
         self._jobs: list[Future[None]] = []
-        self._reporters = [d for d in session.plan.devices if any(session.layout.reported_names(d))]
+        self._reporters = [d for d in term.plan.devices if any(term.layout.reported_names(d))]
         self._lock = threading.Lock()
         self._over = False
 
@@ -46,7 +46,7 @@ class Checkpointer:
 
     def _mark(self, best: checkpoint.Best) -> None:
         try:
-            checkpoint.mark_best(self.s.folder.path, best)
+            checkpoint.mark_best(self._run.folder.path, best)
         except PotluckError as error:
             self._warn(best.round, error)
 
@@ -66,12 +66,12 @@ class Checkpointer:
         started = time.monotonic()
         reports = []
         for device in self._reporters:
-            reports.append(receive_state(self.s.link, device, round, self.s.timeout_s))
-            self.s.model.check(device, reports[-1], *self.s.layout.reported_names(device))
+            reports.append(receive_state(self._run.link, device, round, self._run.timeout_s))
+            self._run.model.check(device, reports[-1], *self._layout.reported_names(device))
         with self._lock:
             if self._over:
                 return
-            self.s.model.take(round, reports)
+            self._run.model.take(round, reports)
         self._write(round, order, started)
 
     def save_again(self, round: int, order: Any) -> None:
@@ -80,27 +80,24 @@ class Checkpointer:
 
     def _write(self, round: int, order: Any, started: float) -> None:
         position = self._position(round, order)
-        weights = self.s.model.weights()
+        weights = self._run.model.weights()
         try:
-            checkpoint.write(self.s.folder.path, position, weights, self.s.model.optimizer, keep=self.s.job.keep)
+            checkpoint.write(
+                self._run.folder.path, position, weights, self._run.model.optimizer, keep=self._run.job.keep
+            )
         except PotluckError as error:
             self._warn(round, error)
             return
-        self.s.roster.what_now = GO_ON
-        size = sum(t.nbytes for t in weights.values()) + sum(t.nbytes for t in self.s.model.optimizer.values())
-        now = time.monotonic()
-        self._say(CheckpointRecord(round=round, bytes=size, seconds=now - started, at_s=now - self.s.started_s))
+        self._run.roster.what_now = GO_ON
+        size = sum(t.nbytes for t in (*weights.values(), *self._run.model.optimizer.values()))
+        seconds = time.monotonic() - started
+        self._announcer.say(CheckpointRecord(round=round, bytes=size, seconds=seconds, at_s=self._announcer.at_s()))
 
     def _warn(self, round: int, error: PotluckError) -> None:
-        self._say(
-            IncidentRecord(
-                kind="checkpoint", round=round, device=None, what=str(error), action="training goes on without it",
-                at_s=time.monotonic() - self.s.started_s,
-            )
-        )  # fmt: skip
+        self._announcer.incident("checkpoint", round, str(error), "training goes on without it")
 
     def _position(self, round: int, order: Any) -> checkpoint.Position:
-        job = self.s.job
+        job = self._run.job
         after = order.round(round) if round < order.rounds else None
         return checkpoint.Position(
             round=round,
@@ -109,9 +106,9 @@ class Checkpointer:
             seed=job.seed,
             sample_count=job.sample_count,
             batch_size=job.batch_size,
-            program=self.s.digest,
-            data=self.s.data_digest,
+            program=self._run.digest,
+            data=self._run.data_digest,
         )
 
     def write_final(self) -> Any:
-        return save_model(self.s.folder.path, self.s.model.weights())
+        return save_model(self._run.folder.path, self._run.model.weights())

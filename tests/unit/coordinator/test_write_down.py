@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from potluck.control.ledger import LEDGER, Ledger, LedgerEntry, entry, loss_digest
-from potluck.coordinator.rounds.round_loop import write_down
+from potluck.coordinator.rounds.round_book import write_down
 
 TIED = "embed.weight is tied across a cut"
 

@@ -1,0 +1,61 @@
+"""What is told of a run while it goes on: to its records, to who watches, and to the user's callbacks."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from potluck.coordinator.contexts import RunContext, TermContext
+from potluck.errors import InputError
+from potluck.metrics.records import IncidentRecord, PlanAdopted, Record, RunEnded, RunStarted
+
+
+class Announcer:
+    """Writes every record, and shows it to everybody who watches."""
+
+    def __init__(self, run: RunContext) -> None:
+        self._run = run
+
+    def at_s(self) -> float:
+        """Seconds since the run began."""
+        return time.monotonic() - self._run.started_s
+
+    def say(self, record: Record) -> None:
+        """Writes a record and shows it to everybody who watches."""
+        self._run.folder.records.append(record)
+        for watcher in self._run.watchers:
+            watcher.record(record)
+        for index, callback in enumerate(self._run.job.callbacks):
+            try:
+                callback(record)
+            except Exception as error:
+                what = " ".join(f"{type(error).__name__}: {error}".split())
+                raise InputError(f"job: callbacks[{index}] failed on a {type(record).__name__}: {what}") from error
+
+    def lanes(self, round: int, busy: dict[str, float]) -> None:
+        """Shows which part of a round each device was busy."""
+        for watcher in self._run.watchers:
+            watcher.lanes(round, busy)
+
+    def adopted(self, term: TermContext) -> None:
+        """A plan is in force; at the beginning, what is trained is told before it."""
+        run, plan = self._run, term.plan
+        if term.fresh:
+            self.say(
+                RunStarted(
+                    round=term.first_round, rounds=run.order.rounds, samples=run.job.sample_count,
+                    batch_size=plan.batch_size, micro_batch_size=plan.micro_batch_size, seed=run.job.seed,
+                    program=run.digest, devices=plan.devices,
+                )
+            )  # fmt: skip
+        at_s = 0.0 if term.fresh else self.at_s()
+        self.say(PlanAdopted(term=term.term, round=term.first_round, plan=plan, reason=term.plan_reason, at_s=at_s))
+
+    def incident(self, kind: Any, round: int, what: str, action: str, device: str | None = None) -> None:
+        """Something happened that nobody wished for."""
+        self.say(IncidentRecord(kind=kind, round=round, device=device, what=what, action=action, at_s=self.at_s()))
+
+    def ended(self, committed: int, reason: Any, message: str = "") -> None:
+        """How the run ended."""
+        elapsed_s = self.at_s()
+        self.say(RunEnded(round=committed, reason=reason, message=message, seconds=elapsed_s, at_s=elapsed_s))
