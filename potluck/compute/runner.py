@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import NamedTuple
 
 import torch
 
@@ -17,9 +17,13 @@ from potluck.compute.norms import squared_norm
 from potluck.compute.randomness import Draw
 from potluck.compute.running_buffers import RunningBuffers
 from potluck.compute.stage_optimizer import StageOptimizer
+from potluck.compute.stash import Stash, Tap
+from potluck.compute.weight_versions import OneVersion, Weights, WeightVersions
 from potluck.job.optimizers import Optimizer
 from potluck.program.carve import Carver, has_backward
 from potluck.program.program import Program, ProgramPair
+
+_MicroBatch = tuple[int, int]  # its round, and its place in it
 
 
 @dataclass
@@ -32,18 +36,6 @@ class Kept:
     buffers: dict[int, torch.Tensor]  # as they were
     loss: torch.Tensor | None
     scale: float
-
-
-@dataclass
-class Stash:
-    """What one micro-batch leaves behind between its forward and its backward."""
-
-    arriving: dict[int, torch.Tensor | None]  # gradients of what was received, once the backward has run
-    tapped: dict[int, torch.Tensor]  # what was received, where its gradient adds up
-    sent: dict[int, torch.Tensor]  # what a gradient comes back for
-    loss: torch.Tensor | None
-    scale: float
-    owed: list[Owed]  # weight gradients that the backward has put off
 
 
 @dataclass(frozen=True)
@@ -74,30 +66,24 @@ class StageState:
         return sum(t.nbytes for part in (self.parameters, self.buffers, self.optimizer) for t in part.values())
 
 
-class _Tap(torch.autograd.Function):
-    """Identity on a received value that keeps its gradient as it comes.
+class _Template(NamedTuple):
+    """Registers with everything that stays, and where weights and buffers go."""
 
-    A leaf's `.grad` would be copied into the leaf's memory order, and another order means other sums downstream.
-    """
-
-    @staticmethod
-    def forward(ctx: Any, x: torch.Tensor, keep: dict[int, torch.Tensor | None], value: int) -> torch.Tensor:
-        ctx.keep, ctx.value = keep, value
-        return x.view_as(x)
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Any) -> tuple[None, None, None]:
-        ctx.keep[ctx.value] = gradients[0]
-        return None, None, None
+    registers: Registers
+    weights: list[tuple[int, str]]
+    buffers: list[tuple[int, str]]
 
 
 class StageRunner:
-    """Runs the blocks [start, stop) of both programs. Gradients add up over a round until commit or abort."""
+    """Runs the blocks [start, stop) of both programs. Gradients add up over a round until commit or abort.
+
+    Several rounds may be open: everything between a forward and its commit is kept by round.
+    """
 
     def __init__(
         self, programs: ProgramPair, blocks: tuple[int, int], state: StageState, optimizer: Optimizer, seed: int,
         device: torch.device, carvers: tuple[Carver, Carver] | None = None, *, recompute: bool = False,
-        late_weights: bool = False,
+        late_weights: bool = False, versions: Callable[[Weights], WeightVersions] = OneVersion,
     ) -> None:  # fmt: skip
         self.device, self.seed, self.late_weights = device, seed, late_weights
         self.train, self.eval = programs.train, programs.eval
@@ -115,19 +101,19 @@ class StageRunner:
         self.parameters = {
             n: t.detach().to(device).clone().requires_grad_(n in trainable) for n, t in state.parameters.items()
         }
+        self.versions = versions(self.parameters)
         buffers = {n: t.detach().to(device).clone() for n, t in state.buffers.items()}
         self.running = RunningBuffers(self.train, self.piece.updates, buffers)
         self.trainable = [n for n in self.parameters if n in trainable]
         self.optimizer = StageOptimizer(optimizer, {n: self.parameters[n] for n in self.trainable})
         if state.optimizer:
             self.optimizer.load({k: t.to(device) for k, t in state.optimizer.items()})
-        self._stashes: dict[int, Stash] = {}
-        self._kept: dict[int, Kept] = {}
-        self._owed: dict[int, list[Owed]] = {}
+        self._open: set[int] = set()  # rounds
+        self._stashes: dict[_MicroBatch, Stash] = {}
+        self._kept: dict[_MicroBatch, Kept] = {}
+        self._owed: dict[_MicroBatch, list[Owed]] = {}
         codes = ((self.train, self._code), (self.eval, self._eval_code))
-        self._templates: dict[str, tuple[Registers, list[tuple[int, str]]]] = {
-            program.mode: self._template(program, code) for program, code in codes
-        }
+        self._templates: dict[str, _Template] = {program.mode: self._template(program, code) for program, code in codes}
 
     @property
     def has_backward(self) -> bool:
@@ -144,45 +130,51 @@ class StageRunner:
         """The buffers as of the last commit."""
         return self.running.values
 
-    def _template(self, program: Program, code: Code) -> tuple[Registers, list[tuple[int, str]]]:
-        """Registers with everything that stays, and where the buffers go."""
+    def _template(self, program: Program, code: Code) -> _Template:
         registers: Registers = [None] * code.size
-        places = []
+        weights, buffers = [], []
         for source in program.sources:
             if source.kind == "parameter":
                 registers[source.id] = self.parameters.get(source.name)
+                if source.name in self.parameters:
+                    weights.append((source.id, source.name))
             elif source.name in self.buffers:
-                places.append((source.id, source.name))
+                buffers.append((source.id, source.name))
             elif source.data is not None:
                 registers[source.id] = constant_tensor(program, source.id, source.data).to(self.device)
-        return registers, places
+        return _Template(registers, weights, buffers)
 
-    def _registers(self, mode: str, given: Mapping[int, torch.Tensor]) -> Registers:
-        template, _ = self._templates[mode]
-        registers = template.copy()
+    def _registers(self, mode: str, weights: Weights, given: Mapping[int, torch.Tensor]) -> Registers:
+        template = self._templates[mode]
+        registers = template.registers.copy()
+        if weights is not self.parameters:
+            for number, name in template.weights:
+                registers[number] = weights[name]
         for number, tensor in given.items():
             registers[number] = tensor
         return registers
 
-    def _read_buffers(self, mode: str) -> dict[int, torch.Tensor]:
-        return {number: self.running.read(name) for number, name in self._templates[mode][1]}
+    def _read_buffers(self, mode: str, round: int | None = None) -> dict[int, torch.Tensor]:
+        return {number: self.running.read(name, round) for number, name in self._templates[mode].buffers}
 
     def forward(
         self, rows: Rows, feeds: Mapping[int, torch.Tensor], received: Mapping[int, torch.Tensor], scale: float
     ) -> dict[int, torch.Tensor]:
         """The values later stages need. `scale` is the rows' part of the round's loss weight."""
-        buffers = self._read_buffers("train")
-        stash, registers = self._run(rows, feeds, received, buffers, scale)
-        self.running.note(rows.micro_batch, rows.count, registers)
+        key = rows.round, rows.micro_batch
+        self._open.add(rows.round)
+        buffers = self._read_buffers("train", rows.round)
+        stash, registers = self._run(rows, self.versions.for_forward(*key), feeds, received, buffers, scale)
+        self.running.note(rows.round, rows.micro_batch, rows.count, registers)
         if self.recompute:
             loss = None if stash.loss is None else stash.loss.detach()
-            self._kept[rows.micro_batch] = Kept(rows, dict(feeds), dict(received), buffers, loss, scale)
+            self._kept[key] = Kept(rows, dict(feeds), dict(received), buffers, loss, scale)
         else:
-            self._stashes[rows.micro_batch] = stash
+            self._stashes[key] = stash
         return {v: registers[v].detach() for v in self.piece.sends}
 
     def _run(
-        self, rows: Rows, feeds: Mapping[int, torch.Tensor], received: Mapping[int, torch.Tensor],
+        self, rows: Rows, weights: Weights, feeds: Mapping[int, torch.Tensor], received: Mapping[int, torch.Tensor],
         buffers: Mapping[int, torch.Tensor], scale: float,
     ) -> tuple[Stash, Registers]:  # fmt: skip
         arriving: dict[int, torch.Tensor | None] = {}
@@ -194,9 +186,9 @@ class StageRunner:
             given[value] = tensor
             if self.train.values[value].requires_grad:
                 arriving[value] = None
-                tapped[value] = _Tap.apply(tensor.detach().requires_grad_(True), arriving, value)  # type: ignore[no-untyped-call]
+                tapped[value] = Tap.apply(tensor.detach().requires_grad_(True), arriving, value)  # type: ignore[no-untyped-call]
                 given[value] = tapped[value]
-        registers = self._registers("train", given)
+        registers = self._registers("train", weights, given)
         draw = Draw(self.seed, rows.round, rows.micro_batch, rows.start)
         owed: list[Owed] = []
         self._code.run(registers, Context(rows.count, draw, self.device, owed if self.late_weights else None))
@@ -206,24 +198,25 @@ class StageRunner:
             loss = torch.zeros_like(loss)
         return Stash(arriving, tapped, sent, loss, scale, owed), registers
 
-    def loss(self, micro_batch: int) -> float | None:
+    def loss(self, round: int, micro_batch: int) -> float | None:
         """The loss of a micro-batch not yet run backward, at the last stage."""
-        held: Stash | Kept = self._kept[micro_batch] if self.recompute else self._stashes[micro_batch]
+        held: Stash | Kept = (self._kept if self.recompute else self._stashes)[round, micro_batch]
         return None if held.loss is None else float(held.loss.detach())
 
     def backward(
-        self, micro_batch: int, gradients: Mapping[int, torch.Tensor | None],
+        self, round: int, micro_batch: int, gradients: Mapping[int, torch.Tensor | None],
         noted: Callable[[str], None] | None = None,
     ) -> dict[int, torch.Tensor | None]:  # fmt: skip
         """The gradients of what was received; the parameters' are added up, and `noted` is told of each that is.
 
         With late weights, most of the parameters' follow when `weights` is called.
         """
+        weights = self.versions.for_backward(round, micro_batch)
         if self.recompute:
-            kept = self._kept.pop(micro_batch)
-            stash, _ = self._run(kept.rows, kept.given, kept.received, kept.buffers, kept.scale)
+            kept = self._kept.pop((round, micro_batch))
+            stash, _ = self._run(kept.rows, weights, kept.given, kept.received, kept.buffers, kept.scale)
         else:
-            stash = self._stashes.pop(micro_batch)
+            stash = self._stashes.pop((round, micro_batch))
         roots: list[torch.Tensor] = []
         seeds: list[torch.Tensor] = []
         for value, tensor in (*stash.sent.items(), *stash.tapped.items()):  # a root's gradient is added first
@@ -235,27 +228,27 @@ class StageRunner:
             roots.append(stash.loss)
             seeds.append(torch.full_like(stash.loss, stash.scale))
         if roots:
-            with self._noting(noted):
+            with self._noting(weights, noted):
                 torch.autograd.backward(roots, seeds)
-        self._owed[micro_batch] = stash.owed
+        self._owed[round, micro_batch] = stash.owed
         return stash.arriving
 
-    def owed_bytes(self, micro_batch: int) -> int:
+    def owed_bytes(self, round: int, micro_batch: int) -> int:
         """Bytes that are kept for the weight gradients of a micro-batch."""
-        return owed_bytes(self._owed[micro_batch])
+        return owed_bytes(self._owed[round, micro_batch])
 
-    def weights(self, micro_batch: int) -> None:
+    def weights(self, round: int, micro_batch: int) -> None:
         """Adds the weight gradients that the backward of a micro-batch has left owed."""
-        pay(self._owed.pop(micro_batch))
+        pay(self._owed.pop((round, micro_batch)))
 
     @contextlib.contextmanager
-    def _noting(self, noted: Callable[[str], None] | None) -> Iterator[None]:
+    def _noting(self, weights: Weights, noted: Callable[[str], None] | None) -> Iterator[None]:
         """Has somebody told of every parameter whose gradient a backward pass has added to."""
         if noted is None:
             yield
             return
         hooks = [
-            self.parameters[name].register_post_accumulate_grad_hook(lambda _, name=name: noted(name))
+            weights[name].register_post_accumulate_grad_hook(lambda _, name=name: noted(name))
             for name in self.trainable
         ]
         try:
@@ -264,50 +257,52 @@ class StageRunner:
             for hook in hooks:
                 hook.remove()
 
-    def gradients(self) -> dict[str, torch.Tensor | None]:
-        """What this device's micro-batches have added up to."""
-        return {n: self.parameters[n].grad for n in self.trainable}
+    def gradients(self, round: int) -> dict[str, torch.Tensor | None]:
+        """What this device's micro-batches of a round have added up to."""
+        weights = self.versions.for_step(round)
+        return {n: weights[n].grad for n in self.trainable}
 
-    def set_gradients(self, summed: Mapping[str, torch.Tensor | None]) -> None:
+    def set_gradients(self, round: int, summed: Mapping[str, torch.Tensor | None]) -> None:
         """Replaces gradients by their sum over everybody who holds the parameter."""
+        weights = self.versions.for_step(round)
         for name, gradient in summed.items():
-            self.parameters[name].grad = gradient
+            weights[name].grad = gradient
 
-    def squared_norms(self, names: Iterable[str]) -> dict[str, float]:
+    def squared_norms(self, round: int, names: Iterable[str]) -> dict[str, float]:
         """Squared norm of each gradient."""
-        norms = {}
-        for name in names:
-            gradient = self.parameters[name].grad
-            if gradient is not None:
-                norms[name] = squared_norm(gradient)
-        return norms
+        weights = self.versions.for_step(round)
+        return {n: squared_norm(g) for n in names if (g := weights[n].grad) is not None}
 
-    def commit(self, lr_scale: float, clip: float) -> None:
+    def commit(self, round: int, lr_scale: float, clip: float) -> None:
         """One optimizer step, and the buffers of the round become the buffers."""
-        if clip != 1.0:
-            for name in self.trainable:
-                gradient = self.parameters[name].grad
-                if gradient is not None:
-                    self.parameters[name].grad = gradient * clip
+        weights = self.versions.for_step(round)
+        if clip != 1.0 or weights is not self.parameters:
+            for name, gradient in self.gradients(round).items():
+                self.parameters[name].grad = gradient if gradient is None or clip == 1.0 else gradient * clip
         self.optimizer.step(lr_scale)
-        self.running.commit()
-        self.abort()
+        self.running.commit(round)
+        self.abort(round)
+        self.versions.publish(round)
 
-    def abort(self) -> None:
-        """Forgets the round: gradients, stashes, statistics."""
-        for name in self.trainable:
-            self.parameters[name].grad = None
-        self._stashes.clear()
-        self._kept.clear()
-        self._owed.clear()
-        self.running.abort()
+    def abort(self, round: int | None = None) -> None:
+        """Forgets a round, or every open one: gradients, stashes, statistics."""
+        rounds = {*self._open} if round is None else {round}
+        self._open -= rounds
+        others = [w for r in rounds if (w := self.versions.for_step(r)) is not self.parameters]
+        for weights in (self.parameters, *others):
+            for name in self.trainable:
+                weights[name].grad = None
+        for kept in (self._stashes, self._kept, self._owed):
+            for key in [key for key in kept if key[0] in rounds]:
+                del kept[key]
+        self.running.abort(*rounds)
 
     def evaluate(
         self, rows: int, feeds: Mapping[int, torch.Tensor], received: Mapping[int, torch.Tensor]
     ) -> dict[int, torch.Tensor]:
         """The evaluation program's values for later stages and, at the last stage, its outputs."""
         with torch.no_grad():
-            registers = self._registers("eval", {**self._read_buffers("eval"), **feeds, **received})
+            registers = self._registers("eval", self.parameters, {**self._read_buffers("eval"), **feeds, **received})
             self._eval_code.run(registers, Context(rows, Draw(self.seed, 0, 0, 0), self.device))
         return {v: registers[v] for v in (*self.eval_piece.sends, *self.eval_piece.outputs)}
 

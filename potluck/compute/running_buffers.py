@@ -22,6 +22,9 @@ class Statistic(NamedTuple):
     rows: int
 
 
+Statistics = dict[tuple[int, int], Statistic]  # (micro-batch, kind) → statistic
+
+
 class _Kind(NamedTuple):
     use: int  # a BatchNorm called twice in one forward changes its buffers twice, in order
     kind: str
@@ -30,12 +33,12 @@ class _Kind(NamedTuple):
 
 
 class RunningBuffers:
-    """The buffers of one stage, as of the last commit, and what the open round will do to them."""
+    """The buffers of one stage, as of the last commit, and what the open rounds will do to them."""
 
     def __init__(self, program: Program, updates: Sequence[int], buffers: dict[str, torch.Tensor]) -> None:
         self.values = buffers
-        self.statistics: dict[tuple[int, int], Statistic] = {}  # (micro-batch, kind) → statistic
-        self._replaced: dict[str, torch.Tensor] = {}
+        self.statistics: dict[int, Statistics] = {}  # round → what its forwards did
+        self._replaced: dict[int, dict[str, torch.Tensor]] = {}
         self._folded: dict[int, tuple[torch.Tensor, list[torch.Tensor]]] = {}  # kind → its buffers end to end
         self._free = [program.updates[i] for i in updates if program.updates[i].kind == "value"]
         kinds: dict[_Kind, list[Update]] = {}
@@ -48,36 +51,44 @@ class RunningBuffers:
         self._kinds = sorted(kinds.items(), key=lambda item: item[0].use)
         self._chains = _chains([{u.buffer for u in updates} for _, updates in self._kinds])
 
-    def read(self, name: str) -> torch.Tensor:
-        """The buffer a forward sees: replaced ones as the micro-batch before left them."""
-        return self._replaced.get(name, self.values[name])
+    def read(self, name: str, round: int | None = None) -> torch.Tensor:
+        """The buffer a forward of a round sees: replaced ones as the micro-batch before left them."""
+        if round is not None:
+            for known in sorted(self._replaced, reverse=True):
+                if known <= round and name in self._replaced[known]:
+                    return self._replaced[known][name]
+        return self.values[name]
 
-    def note(self, micro_batch: int, rows: int, registers: Registers) -> None:
+    def note(self, round: int, micro_batch: int, rows: int, registers: Registers) -> None:
         """Keeps what a forward did, until the verdict."""
+        statistics = self.statistics.setdefault(round, {})
+        if self._free:
+            replaced = self._replaced.setdefault(round, {})
         for update in self._free:
-            self._replaced[update.buffer] = registers[update.value].detach()
+            replaced[update.buffer] = registers[update.value].detach()
         for index, (key, updates) in enumerate(self._kinds):
             if key.kind == "count":
                 flat = torch.empty(0)
             else:
                 flat = torch.cat([registers[u.value].detach().reshape(-1) for u in updates])
-            self.statistics[micro_batch, index] = Statistic(flat, rows)
+            statistics[micro_batch, index] = Statistic(flat, rows)
 
-    def lonely(self) -> list[torch.Tensor]:
+    def lonely(self, round: int) -> list[torch.Tensor]:
         """Statistics of micro-batches of a single row, whose variance may be undefined."""
-        return [s.flat for s in self.statistics.values() if s.rows == 1]
+        return [s.flat for s in self.statistics.get(round, {}).values() if s.rows == 1]
 
-    def commit(self) -> None:
-        """The buffers of the round become the buffers."""
-        self.values.update(self._replaced)
+    def commit(self, round: int) -> None:
+        """The buffers of a round become the buffers."""
+        statistics = self.statistics.get(round, {})
+        self.values.update(self._replaced.get(round, {}))
         for chain in self._chains:
-            micro_batches = sorted({m for m, index in self.statistics if index in chain})
+            micro_batches = sorted({m for m, index in statistics if index in chain})
             # Alone, a kind is folded over all micro-batches at once: one cat and one split instead of one for each.
             runs = [micro_batches] if len(chain) == 1 else [[m] for m in micro_batches]
             for run in runs:
                 for index in chain:
-                    self._fold_all(index, [self.statistics[m, index].flat for m in run])
-        self.abort()
+                    self._fold_all(index, [statistics[m, index].flat for m in run])
+        self.abort(round)
 
     def _fold_all(self, index: int, statistics: Sequence[torch.Tensor]) -> None:
         """Folds statistics of one kind into its buffers, in the order given."""
@@ -97,10 +108,11 @@ class RunningBuffers:
         self.values.update(zip((u.buffer for u in updates), views, strict=True))
         self._folded[index] = (running, views)
 
-    def abort(self) -> None:
-        """Forgets the open round."""
-        self.statistics.clear()
-        self._replaced.clear()
+    def abort(self, *rounds: int) -> None:
+        """Forgets open rounds."""
+        for round in rounds:
+            self.statistics.pop(round, None)
+            self._replaced.pop(round, None)
 
 
 def _fold(running: torch.Tensor, statistic: torch.Tensor, key: _Kind) -> torch.Tensor:

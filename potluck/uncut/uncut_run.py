@@ -54,34 +54,37 @@ class UncutRun:
             rows = Rows(number, j, 0, len(weights))
             scale = float(weights.double().sum()) / total
             self.stage.forward(rows, {i: feeds[n] for n, i in self._inputs.items()}, {}, scale)
-            loss = self.stage.loss(j)
+            loss = self.stage.loss(number, j)
             losses.append(LossPart(j, 0, loss if loss is not None else 0.0, scale))
-            self.stage.backward(j, {})
+            self.stage.backward(number, j, {})
             if self._layout is not None:
-                self._to_lanes(self._layout, sums, j, len(micro_batches))
+                self._to_lanes(self._layout, sums, (number, j), len(micro_batches))
         if self._layout is not None:
-            self._add_lanes(self._layout, sums)
-        norms = self.stage.squared_norms(self.order)
+            self._add_lanes(self._layout, sums, number)
+        norms = self.stage.squared_norms(number, self.order)
         judgement = judge(
             {"one": Ready(round=number, losses=tuple(losses), squared_norms=norms)}, self.order, self.clip_norm, 1
         )
         if judgement.kind == "commit":
-            self.stage.commit(lr_scale, judgement.clip)
+            self.stage.commit(number, lr_scale, judgement.clip)
         else:
-            self.stage.abort()
+            self.stage.abort(number)
         return judgement
 
-    def _to_lanes(self, layout: PlanLayout, sums: dict[tuple[str, str], torch.Tensor], j: int, count: int) -> None:
-        for name, gradient in self.stage.gradients().items():
+    def _to_lanes(
+        self, layout: PlanLayout, sums: dict[tuple[str, str], torch.Tensor], which: tuple[int, int], count: int
+    ) -> None:
+        number, j = which
+        for name, gradient in self.stage.gradients(number).items():
             if gradient is None:
                 continue
             stage = layout.plan.stages[layout.owner[name]]
             shared = len(stage.group) > 1 and stage.sharing == "turns"
             key = (name, turns(stage, count)[j] if shared else stage.group[0].device)
             sums[key] = gradient if key not in sums else sums[key] + gradient
-        self.stage.set_gradients(dict.fromkeys(self.stage.trainable))
+        self.stage.set_gradients(number, dict.fromkeys(self.stage.trainable))
 
-    def _add_lanes(self, layout: PlanLayout, sums: dict[tuple[str, str], torch.Tensor]) -> None:
+    def _add_lanes(self, layout: PlanLayout, sums: dict[tuple[str, str], torch.Tensor], number: int) -> None:
         for name in (n for n in self.stage.trainable if n in layout.owner):
             group = layout.plan.stages[layout.owner[name]].group
             parts = [sums[name, m.device] for m in group if (name, m.device) in sums]
@@ -89,4 +92,4 @@ class UncutRun:
                 total = parts[0]
                 for part in parts[1:]:
                     total = total + part
-                self.stage.set_gradients({name: total})
+                self.stage.set_gradients(number, {name: total})

@@ -26,8 +26,8 @@ def momentum_dropped() -> None:
     """The optimizer is made anew once, mid-run, as if recovery had forgotten its state."""
     commit = StageRunner.commit
 
-    def faulty(self: StageRunner, lr_scale: float, clip: float) -> None:
-        commit(self, lr_scale, clip)
+    def faulty(self: StageRunner, round: int, lr_scale: float, clip: float) -> None:
+        commit(self, round, lr_scale, clip)
         if _nth(self) == FAULTY_ROUND:
             self.optimizer = StageOptimizer(self.optimizer.spec, self.optimizer.parameters)
 
@@ -38,9 +38,9 @@ def stale_copy() -> None:
     """The weights are once taken from a copy that is one round old."""
     commit = StageRunner.commit
 
-    def faulty(self: StageRunner, lr_scale: float, clip: float) -> None:
+    def faulty(self: StageRunner, round: int, lr_scale: float, clip: float) -> None:
         before = {n: t.detach().clone() for n, t in self.parameters.items()}
-        commit(self, lr_scale, clip)
+        commit(self, round, lr_scale, clip)
         if _nth(self) == FAULTY_ROUND:
             for name, tensor in self.parameters.items():
                 tensor.data.copy_(before[name])
@@ -76,11 +76,12 @@ def term_check_removed() -> None:
 def _patch_backward(change: Callable[[Any, Any], Any]) -> None:
     backward = StageRunner.backward
 
-    def faulty(self: StageRunner, micro_batch: int, gradients: Any, *_: Any) -> Any:
-        before = {n: None if g is None else g.clone() for n, g in self.gradients().items()}
-        result = backward(self, micro_batch, gradients)
+    def faulty(self: StageRunner, round: int, micro_batch: int, gradients: Any, *_: Any) -> Any:
+        before = {n: None if g is None else g.clone() for n, g in self.gradients(round).items()}
+        result = backward(self, round, micro_batch, gradients)
         if micro_batch == 1:
-            self.set_gradients({n: g if g is None else change(before[n], g) for n, g in self.gradients().items()})
+            after = self.gradients(round)
+            self.set_gradients(round, {n: g if g is None else change(before[n], g) for n, g in after.items()})
         return result
 
     StageRunner.backward = faulty  # type: ignore[method-assign, assignment]

@@ -115,7 +115,7 @@ class Bench:
                     runner.forward(where, feeds, received, 1.0)
                 if backs:
                     with backward:
-                        runner.backward(0, seeds)
+                        runner.backward(0, 0, seeds)
             rig.wait()
             took = time.perf_counter() - began
         if rig.pace is not None:
@@ -135,16 +135,16 @@ class Bench:
         for _ in range(count):
             runner.forward(where, feeds, received, 1.0)
             with whole:
-                runner.backward(0, seeds)
+                runner.backward(0, 0, seeds)
                 self._rig.wait()
             runner.late_weights = True
             runner.forward(where, feeds, received, 1.0)
             with back:
-                runner.backward(0, seeds)
+                runner.backward(0, 0, seeds)
                 self._rig.wait()
-            owed = runner.owed_bytes(0)
+            owed = runner.owed_bytes(0, 0)
             with weights:
-                runner.weights(0)
+                runner.weights(0, 0)
                 self._rig.wait()
             runner.late_weights = False
             if time.monotonic() > until:
@@ -162,12 +162,12 @@ class Bench:
     def update_s(self) -> float:
         """Seconds of a commit, and of the norms before it. Gradients must be there; they are put back."""
         runner, watch = self.runner, _Watch(self._rig)
-        kept = runner.gradients()
+        kept = runner.gradients(0)
         with Throttle(self._rig.speed), watch:
-            runner.squared_norms(runner.trainable)
-            runner.commit(0.0, 1.0)  # at rate 0 the weights stay what they are
+            runner.squared_norms(0, runner.trainable)
+            runner.commit(0, 0.0, 1.0)  # at rate 0 the weights stay what they are
             self._rig.wait()
-        runner.set_gradients(kept)
+        runner.set_gradients(0, kept)
         return watch.seconds
 
     def bytes(self, rows: int) -> tuple[int, int]:
@@ -178,7 +178,7 @@ class Bench:
         """
         feeds, received, seeds = self.inputs(rows)
         runner = self.runner
-        grads = [g for g in runner.gradients().values() if g is not None]
+        grads = [g for g in runner.gradients(0).values() if g is not None]
         given = [*feeds.values(), *received.values(), *seeds.values()]
         counted = meter(runner.device, [*given, *grads, *runner.parameters.values(), *runner.buffers.values()])
         with counted:
@@ -186,7 +186,7 @@ class Bench:
             passed_on = storage_bytes(sent.values()) if sent else 0
             made = counted.now
             del sent
-            arriving = runner.backward(0, seeds)
+            arriving = runner.backward(0, 0, seeds)
             working = counted.peak - made
             del arriving
         if not runner.has_backward:

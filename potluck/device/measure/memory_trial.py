@@ -80,9 +80,9 @@ class MemoryTrials:
                 if j < self.extent.micro_batches and (round, j) != (0, 0):
                     self._forward(runner, round, j)
                 if j >= IN_FLIGHT - 1:
-                    runner.backward(j - IN_FLIGHT + 1, random_gradients(rig, runner.piece, self._rows))
+                    runner.backward(round, j - IN_FLIGHT + 1, random_gradients(rig, runner.piece, self._rows))
             with torch.no_grad():
-                runner.commit(0.0, 1.0)
+                runner.commit(round, 0.0, 1.0)
 
     def _forward(self, runner: StageRunner, round: int, j: int) -> None:
         feeds, received = random_inputs(self._rig, runner.piece, self._rows)

@@ -55,12 +55,12 @@ class Executor:
             self.watch.lap("verdict")
             if verdict.kind != "retry":
                 break
-            self.stage.abort()
+            self.stage.abort(begin.round)
         if verdict.kind == "commit":
             with self.throttle:
-                self.stage.commit(verdict.lr_scale, verdict.clip)
+                self.stage.commit(begin.round, verdict.lr_scale, verdict.clip)
         else:
-            self.stage.abort()
+            self.stage.abort(begin.round)
         self.watch.lap("update")
         return verdict
 
@@ -160,7 +160,7 @@ class _Round:
         where = Rows(self.begin.round, j, part.start, part.stop)
         with owner.throttle:
             self.outputs[j] = stage.forward(where, feeds, received, scale)
-        loss = stage.loss(j)
+        loss = stage.loss(self.begin.round, j)
         if loss is not None:
             self.finite = self.finite and math.isfinite(loss)
             self.losses.append(LossPart(j, part.start, _plain(loss), scale))
@@ -172,11 +172,11 @@ class _Round:
         summing = j == self.last and self.owner.sums_early and self.owner.stage.device.type == "cpu"
         noted = self.owner.reducer.ready if summing else None
         with self.owner.throttle:
-            self.backs[j] = self.owner.stage.backward(j, self.gradients.pop(j, {}), noted)
+            self.backs[j] = self.owner.stage.backward(self.begin.round, j, self.gradients.pop(j, {}), noted)
         if self.owner.stage.late_weights:
             self.owing.append(j)
         if self.look and not self.trouble:
-            results = [*self.backs[j].values(), *self.owner.stage.gradients().values()]
+            results = [*self.backs[j].values(), *self.owner.stage.gradients(self.begin.round).values()]
             self._look_at(j, "backward", (), [t for t in results if t is not None], None)
 
     def _meanwhile(self, here: Callable[[], bool], waiting: str) -> None:
@@ -188,7 +188,7 @@ class _Round:
 
     def _weights(self, j: int) -> None:
         with self.owner.throttle:
-            self.owner.stage.weights(j)
+            self.owner.stage.weights(self.begin.round, j)
         self.owing.remove(j)
 
     def _look_at(
@@ -208,12 +208,12 @@ class _Round:
 
     def _measure_norms(self) -> None:
         with self.owner.throttle:
-            self.norms = self.owner.stage.squared_norms(self.owner.answers_for)
+            self.norms = self.owner.stage.squared_norms(self.begin.round, self.owner.answers_for)
 
     def _ready(self) -> Ready:
         norms = self.norms
         finite = self.finite and all(math.isfinite(n) for n in norms.values())
-        if not all(_finite(value) for value in self.owner.stage.running.lonely()):
+        if not all(_finite(value) for value in self.owner.stage.running.lonely(self.begin.round)):
             finite, self.trouble = False, "BatchNorm met a micro-batch of one sample, whose variance is not defined,"
         return Ready(
             round=self.begin.round, losses=tuple(self.losses), squared_norms={k: _plain(v) for k, v in norms.items()},

@@ -10,9 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from potluck.compute.running_buffers import Statistics
 from potluck.device.stage.bundles import Bundle, take, total
 from potluck.device.stage.exchange import Site
-from potluck.device.stage.statistics import Statistics, merged, read, written
+from potluck.device.stage.statistics import merged, read, written
 from potluck.device.stage.sums import ParameterBucket, Sums
 from potluck.tensors.parcels import pack, unpack
 from potluck.wire.link import Tag
@@ -66,24 +67,25 @@ class Reducer:
         for bucket in self._mine:
             if bucket.number not in self._added:
                 self._collect(bucket, wait=True)
-            stage.set_gradients(self._added[bucket.number].by_name(stage.parameters))
+            stage.set_gradients(self._round, self._added[bucket.number].by_name(stage.parameters))
         meanwhile()
         for bucket in self._buckets:
             if bucket.adder != self._site.me:
                 found = self._receive(bucket, bucket.adder, "sum")
-                stage.set_gradients(found.by_name(stage.parameters))
+                stage.set_gradients(self._round, found.by_name(stage.parameters))
                 if bucket.statistics:
-                    stage.running.statistics = self._told[bucket.adder]
+                    stage.running.statistics[self._round] = self._told[bucket.adder]
 
     def _offer(self, bucket: ParameterBucket) -> None:
         """Hands this device's gradients to whoever adds them up."""
         stage, me = self._site.stage, self._site.me
         self._offered.add(bucket.number)
-        own = Bundle.of(bucket.names, {name: stage.parameters[name].grad for name in bucket.names})
+        weights = stage.versions.for_step(self._round)
+        own = Bundle.of(bucket.names, {name: weights[name].grad for name in bucket.names})
         if bucket.adder == me:
             self._parts[bucket.number][me] = own
             if bucket.statistics:
-                self._told[me] = stage.running.statistics
+                self._told[me] = stage.running.statistics.get(self._round, {})
         else:
             self._send(bucket, "reduce", own, [bucket.adder])
 
@@ -98,14 +100,14 @@ class Reducer:
         self._added[bucket.number] = total([parts[device] for device in bucket.holders], site.stage.parameters)
         parts.clear()
         if bucket.statistics:
-            site.stage.running.statistics = merged([self._told[device] for device in bucket.holders])
+            site.stage.running.statistics[self._round] = merged([self._told[device] for device in bucket.holders])
         self._send(bucket, "sum", self._added[bucket.number], [d for d in bucket.holders if d != site.me])
 
     def _tag(self, bucket: ParameterBucket, phase: str) -> Tag:
         return Tag(phase, self._round, bucket.number)
 
     def _send(self, bucket: ParameterBucket, phase: str, bundle: Bundle, peers: list[str]) -> None:
-        more = written(self._site.stage.running.statistics) if bucket.statistics else []
+        more = written(self._site.stage.running.statistics.get(self._round, {})) if bucket.statistics else []
         message = pack([*bundle.parts, *more])
         for peer in peers:
             self._site.link.send(peer, self._tag(bucket, phase), message, self._site.timeout_s)

@@ -6,10 +6,8 @@ from collections.abc import Mapping, Sequence
 
 import torch
 
-from potluck.compute.running_buffers import Statistic
+from potluck.compute.running_buffers import Statistic, Statistics
 from potluck.errors import LinkError
-
-Statistics = dict[tuple[int, int], Statistic]  # (micro-batch, kind) → statistic
 
 
 def written(statistics: Statistics) -> list[torch.Tensor]:

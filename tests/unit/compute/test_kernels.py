@@ -218,7 +218,7 @@ def test_a_device_with_an_order_of_its_own_takes_what_arrives_in_it(wide, monkey
     losses: list[float] = []
     for micro_batch, arrived in enumerate((plain, plain.contiguous(memory_format=torch.channels_last))):
         layout.forward(Rows(0, micro_batch, 0, 20), label_of(layout, feeds), {value: arrived}, 1.0)
-        stash = layout._stashes[micro_batch]
+        stash = layout._stashes[0, micro_batch]
         assert stash.tapped[value].is_contiguous()
         assert stash.loss is not None
         losses.append(float(stash.loss))

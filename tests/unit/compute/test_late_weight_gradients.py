@@ -93,7 +93,7 @@ def step(runner: StageRunner, feeds: dict[int, torch.Tensor], j: int) -> None:
     runner.forward(
         Rows(0, j, 0, ROWS), {n: t + 0.1 * j if t.is_floating_point() else t for n, t in feeds.items()}, {}, 0.5
     )
-    runner.backward(j, {})
+    runner.backward(0, j, {})
 
 
 @pytest.mark.parametrize(("model", "late"), [(Convolutions, 4), (Products, 3), (Twice, 0), (Spread, 0)])
@@ -102,12 +102,12 @@ def test_gradients_are_the_same_to_the_bit(model: type[nn.Module], late: int) ->
     for j in range(3):
         step(whole, feeds, j)
         step(split, feeds, j)
-    assert len(split._owed[0]) == late  # the first layer's input has no gradient: nothing is put off there
-    missing = [n for n, g in split.gradients().items() if g is None]
+    assert len(split._owed[0, 0]) == late  # the first layer's input has no gradient: nothing is put off there
+    missing = [n for n, g in split.gradients(0).items() if g is None]
     assert bool(missing) == bool(late)
     for j in range(3):
-        split.weights(j)
-    expected, found = whole.gradients(), split.gradients()
+        split.weights(0, j)
+    expected, found = whole.gradients(0), split.gradients(0)
     for name, gradient in expected.items():
         assert gradient is not None
         assert torch.equal(gradient, found[name]), name  # type: ignore[arg-type]
@@ -118,4 +118,4 @@ def test_an_abort_forgets_what_is_owed() -> None:
     step(split, feeds, 0)
     split.abort()
     with pytest.raises(KeyError):
-        split.weights(0)
+        split.weights(0, 0)

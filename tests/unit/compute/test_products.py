@@ -253,10 +253,10 @@ def test_a_program_takes_them_and_late_weights_are_the_same_bits(monkeypatch):
         step(whole, feeds, j)
         step(split, feeds, j)
     for j in range(2):
-        split.weights(j)
+        split.weights(0, j)
     assert set(asked) == {"aten.linear.default", "aten.addmm.default"}
-    found = split.gradients()
-    for name, gradient in whole.gradients().items():
+    found = split.gradients(0)
+    for name, gradient in whole.gradients(0).items():
         assert (gradient is None) == name.startswith("frozen")
         late = found[name]
         assert late is gradient is None or torch.equal(gradient, late), name  # type: ignore[arg-type]

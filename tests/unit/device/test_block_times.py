@@ -161,7 +161,7 @@ def test_a_stage_without_backward_keeps_nothing_it_sent_and_runs_no_forward_agai
         del sent
         assert kept.now == 0
     with StorageMeter(there) as again:
-        assert runner.backward(0, {}) == {}
+        assert runner.backward(0, 0, {}) == {}
         assert again.peak == 0
 
 
@@ -275,7 +275,7 @@ def test_a_forward_of_nothing_hands_on_what_it_got(prepared):
     assert not feeds
     sent = bench.runner.forward(Rows(0, 0, 0, 2), feeds, received, 1.0)
     assert all(torch.equal(sent[v], received[v]) for v in received)
-    assert set(bench.runner.backward(0, seeds)) == set(received)
+    assert set(bench.runner.backward(0, 0, seeds)) == set(received)
 
 
 def test_samples_that_touched_new_memory_do_not_count():

@@ -57,13 +57,13 @@ class Pipeline:
         self.losses = []
         for j, (feeds, weights) in enumerate(micro_batches):
             self._forward(number, j, feeds, weights.double() / total)
-            self._backward(j, len(weights))
-        self._add_up_gradients()
+            self._backward(number, j, len(weights))
+        self._add_up_gradients(number)
         for runner in self._runners():
             if commit:
-                runner.commit(1.0, 1.0)
+                runner.commit(number, 1.0, 1.0)
             else:
-                runner.abort()
+                runner.abort(number)
 
     def evaluate(self, feeds: Mapping[str, torch.Tensor]) -> list[torch.Tensor]:
         """The evaluation program's outputs."""
@@ -100,18 +100,18 @@ class Pipeline:
                 made.append(
                     runner.forward(Rows(number, j, start, stop), mine, received, float(scales[start:stop].sum()))
                 )
-                loss = runner.loss(j)
+                loss = runner.loss(number, j)
                 if loss is not None:
                     self.losses.append(loss)
             whole.update({v: self._joined(v, [m[v] for m in made]) for v in piece.sends})
 
-    def _backward(self, j: int, rows: int) -> None:
+    def _backward(self, number: int, j: int, rows: int) -> None:
         arrived: list[dict[int, torch.Tensor]] = [{} for _ in self.groups]
         for i in reversed(range(len(self.groups))):
             backs = []
             for runner, (start, stop) in zip(self.groups[i], _spans(rows, len(self.groups[i])), strict=True):
                 wanted = {v: through_a_link(self._rows(v, g, start, stop)) for v, g in arrived[i].items()}
-                backs.append(runner.backward(j, wanted))
+                backs.append(runner.backward(number, j, wanted))
             for (earlier, later), values in self.layout.gradients.items():
                 for value in values if later == i else ():
                     parts = [b[value] for b in backs]
@@ -136,7 +136,7 @@ class Pipeline:
         spans = _spans(rows, len(parts))
         return [self._rows(value, whole, *s) if p is None else p for p, s in zip(parts, spans, strict=True)]
 
-    def _add_up_gradients(self) -> None:
+    def _add_up_gradients(self, number: int) -> None:
         for name, users in self.layout.users.items():
             holders = [r for s in users for r in self.groups[s] if name in r.trainable]
             present = [g for r in holders if (g := r.parameters[name].grad) is not None]
@@ -145,7 +145,7 @@ class Pipeline:
                 for gradient in present[1:]:
                     total = total + gradient
                 for runner in holders:
-                    runner.set_gradients({name: total.clone()})
+                    runner.set_gradients(number, {name: total.clone()})
 
 
 def _present(tensor: Maybe) -> torch.Tensor:

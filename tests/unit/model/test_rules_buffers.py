@@ -69,8 +69,8 @@ def test_they_are_folded_in_micro_batch_order_whatever_order_they_were_made_in()
     for j in (2, 0, 1):
         feeds, weights = batches[j]
         other.forward(Rows(0, j, 0, len(weights)), {i: feeds[n] for i, n in inputs.items()}, {}, len(weights) / 12)
-        other.backward(j, {})
-    other.commit(1.0, 1.0)
+        other.backward(0, j, {})
+    other.commit(0, 1.0, 1.0)
     for name, tensor in straight.stage.buffers.items():
         assert torch.equal(other.buffers[name], tensor), name
 
@@ -95,8 +95,8 @@ def test_a_forward_that_is_done_again_counts_once():
         for j, (feeds, _) in enumerate(vector_batches((4, 4))):
             for _again in range(times):
                 stage.forward(Rows(0, j, 0, 4), {i: feeds[n] for i, n in inputs.items()}, {}, 0.5)
-            stage.backward(j, {})
-        stage.commit(1.0, 1.0)
+            stage.backward(0, j, {})
+        stage.commit(0, 1.0, 1.0)
         found.append(stage.state())
     assert differing(found[0].buffers, found[1].buffers) == []
     assert differing(found[0].parameters, found[1].parameters) == []

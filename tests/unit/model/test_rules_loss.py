@@ -29,9 +29,9 @@ def summed(built, batches):
     for group in cut.groups:  # look at the gradients in the moment of the abort
         runner: Any = group[0]
 
-        def abort(runner=runner, forget=runner.abort):
-            found.update({n: g.clone() for n, g in runner.gradients().items() if g is not None})
-            forget()
+        def abort(round, runner=runner, forget=runner.abort):
+            found.update({n: g.clone() for n, g in runner.gradients(round).items() if g is not None})
+            forget(round)
 
         runner.abort = abort
     cut.round(0, batches, commit=False)

@@ -1,0 +1,206 @@
+"""Which weights a micro-batch is computed with: the newest in lock-step, older ones where rounds overlap."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import nn
+
+from potluck.compute.runner import Rows, StageRunner, StageState
+from potluck.compute.weight_versions import OneVersion, Weights, WeightVersions
+from potluck.job.optimizers import SGD
+from potluck.model.build import build
+from potluck.program.carve import Carver
+
+CPU = torch.device("cpu")
+ROWS, MICRO_BATCHES, ROUNDS = 4, 2, 5
+LR, MOMENTUM = 0.1, 0.9
+
+
+class OneStepLate:
+    """Round r is computed with the weights before the step of round r - 1: forwards need not wait for that step."""
+
+    def __init__(self, newest: Weights) -> None:
+        self._newest = newest
+        first = self._copied()
+        self._of_round = {0: first, 1: self._leaves(first)}  # before the first step there is nothing older
+
+    def _copied(self) -> Weights:
+        return {n: t.detach().clone().requires_grad_(t.requires_grad) for n, t in self._newest.items()}
+
+    def _leaves(self, weights: Weights) -> Weights:
+        """The same memory, with gradients of its own."""
+        return {n: t.detach().requires_grad_(t.requires_grad) for n, t in weights.items()}
+
+    def for_forward(self, round: int, micro_batch: int) -> Weights:
+        return self._of_round[round]
+
+    def for_backward(self, round: int, micro_batch: int) -> Weights:
+        return self._of_round[round]
+
+    def for_step(self, round: int) -> Weights:
+        return self._of_round[round]
+
+    def publish(self, round: int) -> None:
+        del self._of_round[round]
+        self._of_round[round + 2] = self._copied()
+
+
+class Small(nn.Module):
+    """Convolutions, BatchNorm and a product."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.norm, self.second = nn.Conv2d(3, 6, 3), nn.BatchNorm2d(6), nn.Conv2d(6, 4, 3, bias=False)
+        self.out = nn.Linear(4 * 4 * 4, 5)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = torch.tanh(self.second(torch.relu(self.norm(self.first(x)))))
+        out: torch.Tensor = self.out(x.flatten(1))
+        return out
+
+
+def batch(round: int, j: int) -> tuple[torch.Tensor, torch.Tensor]:
+    torch.manual_seed(100 * round + j)
+    return torch.randn(ROWS, 3, 8, 8), torch.randint(0, 5, (ROWS,))
+
+
+class Stages:
+    """The whole model in two stages, and what goes between them."""
+
+    def __init__(self, model: nn.Module, versions: Callable[[Weights], WeightVersions], **how: bool) -> None:
+        x, y = batch(0, 0)
+        weights = torch.ones(ROWS, dtype=torch.float64)
+        built = build(model, nn.functional.cross_entropy, {"input": x, "label": y}, weights)
+        train = built.programs.train
+        self._names = {s.id: s.name for s in train.sources if s.kind == "input"}
+        end = train.block_count
+        self.runners = []
+        for blocks in ((0, end // 2), (end // 2, end)):
+            piece = Carver(train).piece(*train.block_range(*blocks))
+            state = StageState(
+                {n: built.state[n] for n in piece.parameters}, {n: built.state[n] for n in piece.buffers}
+            )
+            rule = SGD(lr=LR, momentum=MOMENTUM)
+            self.runners.append(StageRunner(built.programs, blocks, state, rule, 0, CPU, versions=versions, **how))
+
+    def forward(self, round: int, j: int) -> None:
+        given, received = dict(zip(("input", "label"), batch(round, j), strict=True)), dict[int, torch.Tensor]()
+        for runner in self.runners:
+            feeds = {v: given[self._names[v]] for v in runner.piece.feeds}
+            received = runner.forward(Rows(round, j, 0, ROWS), feeds, received, 1.0 / MICRO_BATCHES)
+
+    def backward(self, round: int, j: int) -> None:
+        gradients: dict[int, torch.Tensor | None] = {}
+        for runner in reversed(self.runners):
+            gradients = runner.backward(round, j, gradients)
+            if runner.late_weights:
+                runner.weights(round, j)
+
+    def commit(self, round: int) -> None:
+        for runner in self.runners:
+            runner.commit(round, 1.0, 1.0)
+
+    def tensors(self) -> dict[str, torch.Tensor]:
+        states = [runner.state() for runner in self.runners]
+        return {name: t for s in states for part in (s.parameters, s.buffers) for name, t in part.items()}
+
+
+def eager(model: nn.Module, late: int) -> dict[str, torch.Tensor]:
+    """Autograd by itself: each round's gradient is of the weights `late` steps before the newest."""
+    at = [copy.deepcopy(model.state_dict())]  # what the next rounds compute with
+    rule = torch.optim.SGD(model.parameters(), lr=LR, momentum=MOMENTUM)
+    for round in range(ROUNDS):
+        newest = {n: t.detach().clone() for n, t in model.named_parameters()}
+        old = at[max(0, round - late)]
+        with torch.no_grad():
+            for name, parameter in model.named_parameters():
+                parameter.copy_(old[name])
+        rule.zero_grad()
+        for j in range(MICRO_BATCHES):
+            x, y = batch(round, j)
+            (nn.functional.cross_entropy(model(x), y) / MICRO_BATCHES).backward()
+        with torch.no_grad():
+            for name, parameter in model.named_parameters():
+                parameter.copy_(newest[name])
+        rule.step()
+        at.append({n: t.detach().clone() for n, t in model.named_parameters()})
+    return dict(model.state_dict())
+
+
+def assert_trained_like(expected: dict[str, torch.Tensor], found: dict[str, torch.Tensor]) -> None:
+    assert set(found) <= set(expected)
+    for name, tensor in found.items():
+        torch.testing.assert_close(tensor, expected[name], msg=lambda words, name=name: f"{name}: {words}")
+
+
+HOW = ({}, {"recompute": True}, {"late_weights": True})
+
+
+@pytest.fixture
+def model() -> nn.Module:
+    torch.manual_seed(0)
+    return Small()
+
+
+@pytest.mark.parametrize("how", HOW)
+def test_in_lock_step_every_gradient_is_of_the_newest_weights(model: nn.Module, how: dict[str, bool]) -> None:
+    stages = Stages(copy.deepcopy(model), OneVersion, **how)
+    for round in range(ROUNDS):
+        for j in range(MICRO_BATCHES):
+            stages.forward(round, j)
+            stages.backward(round, j)
+        stages.commit(round)
+    assert_trained_like(eager(model, late=0), stages.tensors())
+
+
+@pytest.mark.parametrize("how", HOW)
+def test_a_backward_uses_the_version_of_its_forward_when_rounds_overlap(model: nn.Module, how: dict[str, bool]) -> None:
+    stages = Stages(copy.deepcopy(model), OneStepLate, **how)
+    stages.forward(0, 0)
+    stages.forward(0, 1)
+    for round in range(ROUNDS):
+        stages.backward(round, 0)
+        more = range(MICRO_BATCHES if round + 1 < ROUNDS else 0)
+        for j in more[:1]:
+            stages.forward(round + 1, j)  # between the backwards of the round before
+        stages.backward(round, 1)
+        for j in more[1:]:
+            stages.forward(round + 1, j)
+        stages.commit(round)  # and the step lies between forward and backward of the next round
+    assert_trained_like(eager(model, late=1), stages.tensors())
+
+
+def test_one_step_late_is_not_lock_step(model: nn.Module) -> None:
+    late, now = eager(copy.deepcopy(model), late=1), eager(model, late=0)
+    assert not torch.allclose(late["out.weight"], now["out.weight"])
+
+
+def test_what_one_round_forgets_another_keeps(model: nn.Module) -> None:
+    stages = Stages(model, OneStepLate)
+    for round in (0, 1):
+        stages.forward(round, 0)
+        stages.backward(round, 0)
+    stages.forward(1, 1)
+    runner = stages.runners[0]
+    kept = {n: g.clone() for n, g in runner.gradients(1).items() if g is not None}
+    runner.abort(0)
+    assert all(gradient is None for gradient in runner.gradients(0).values())
+    assert kept
+    assert all(torch.equal(kept[name], g) for name, g in runner.gradients(1).items() if g is not None)
+    runner.backward(1, 1, {v: torch.zeros_like(t) for v, t in runner._stashes[1, 1].sent.items()})
+    runner.abort()
+    assert all(gradient is None for gradient in runner.gradients(1).values())
+
+
+def test_lock_step_has_one_version_and_copies_nothing(model: nn.Module) -> None:
+    runner = Stages(model, OneVersion).runners[0]
+    before = {name: tensor.data_ptr() for name, tensor in runner.parameters.items()}
+    for ask in (runner.versions.for_forward, runner.versions.for_backward):
+        assert ask(3, 1) is runner.parameters
+    runner.commit(0, 1.0, 1.0)
+    assert runner.versions.for_step(1) is runner.parameters
+    assert {name: tensor.data_ptr() for name, tensor in runner.parameters.items()} == before
