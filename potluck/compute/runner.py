@@ -18,7 +18,7 @@ from potluck.compute.randomness import Draw
 from potluck.compute.running_buffers import RunningBuffers
 from potluck.compute.stage_optimizer import StageOptimizer
 from potluck.compute.stash import Stash, Tap
-from potluck.compute.weight_versions import OneVersion, Weights, WeightVersions
+from potluck.compute.weight_versions import OneVersion, StageWeights, WeightVersions
 from potluck.job.optimizers import Optimizer
 from potluck.program.carve import Carver, has_backward
 from potluck.program.program import Program, ProgramPair
@@ -83,7 +83,7 @@ class StageRunner:
     def __init__(
         self, programs: ProgramPair, blocks: tuple[int, int], state: StageState, optimizer: Optimizer, seed: int,
         device: torch.device, carvers: tuple[Carver, Carver] | None = None, *, recompute: bool = False,
-        late_weights: bool = False, versions: Callable[[Weights], WeightVersions] = OneVersion,
+        late_weights: bool = False, versions: Callable[[StageWeights], WeightVersions] = OneVersion,
     ) -> None:  # fmt: skip
         self.device, self.seed, self.late_weights = device, seed, late_weights
         self.train, self.eval = programs.train, programs.eval
@@ -144,7 +144,7 @@ class StageRunner:
                 registers[source.id] = constant_tensor(program, source.id, source.data).to(self.device)
         return _Template(registers, weights, buffers)
 
-    def _registers(self, mode: str, weights: Weights, given: Mapping[int, torch.Tensor]) -> Registers:
+    def _registers(self, mode: str, weights: StageWeights, given: Mapping[int, torch.Tensor]) -> Registers:
         template = self._templates[mode]
         registers = template.registers.copy()
         if weights is not self.parameters:
@@ -174,7 +174,7 @@ class StageRunner:
         return {v: registers[v].detach() for v in self.piece.sends}
 
     def _run(
-        self, rows: Rows, weights: Weights, feeds: Mapping[int, torch.Tensor], received: Mapping[int, torch.Tensor],
+        self, rows: Rows, weights: StageWeights, feeds: Mapping[int, torch.Tensor], received: Mapping[int, torch.Tensor],
         buffers: Mapping[int, torch.Tensor], scale: float,
     ) -> tuple[Stash, Registers]:  # fmt: skip
         arriving: dict[int, torch.Tensor | None] = {}
@@ -242,7 +242,7 @@ class StageRunner:
         pay(self._owed.pop((round, micro_batch)))
 
     @contextlib.contextmanager
-    def _noting(self, weights: Weights, noted: Callable[[str], None] | None) -> Iterator[None]:
+    def _noting(self, weights: StageWeights, noted: Callable[[str], None] | None) -> Iterator[None]:
         """Has somebody told of every parameter whose gradient a backward pass has added to."""
         if noted is None:
             yield

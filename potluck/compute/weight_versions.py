@@ -11,19 +11,19 @@ from typing import Protocol
 
 import torch
 
-Weights = Mapping[str, torch.Tensor]  # the same names always; leaves, where they are trained
+StageWeights = Mapping[str, torch.Tensor]  # the same names always; leaves, where they are trained
 
 
 class WeightVersions(Protocol):
     """The weights of a stage, as each micro-batch sees them."""
 
-    def for_forward(self, round: int, micro_batch: int) -> Weights:
+    def for_forward(self, round: int, micro_batch: int) -> StageWeights:
         """What a forward reads."""
 
-    def for_backward(self, round: int, micro_batch: int) -> Weights:
+    def for_backward(self, round: int, micro_batch: int) -> StageWeights:
         """What its backward adds gradients to, and what its forward reads if it is run again for that."""
 
-    def for_step(self, round: int) -> Weights:
+    def for_step(self, round: int) -> StageWeights:
         """Those whose `.grad` is what the micro-batches of a round have added up to."""
 
     def publish(self, round: int) -> None:
@@ -33,18 +33,18 @@ class WeightVersions(Protocol):
 class OneVersion:
     """Lock-step: everything is computed with the newest weights, so there are no others."""
 
-    def __init__(self, newest: Weights) -> None:
+    def __init__(self, newest: StageWeights) -> None:
         self._newest = newest
 
-    def for_forward(self, round: int, micro_batch: int) -> Weights:
+    def for_forward(self, round: int, micro_batch: int) -> StageWeights:
         """The newest."""
         return self._newest
 
-    def for_backward(self, round: int, micro_batch: int) -> Weights:
+    def for_backward(self, round: int, micro_batch: int) -> StageWeights:
         """The newest."""
         return self._newest
 
-    def for_step(self, round: int) -> Weights:
+    def for_step(self, round: int) -> StageWeights:
         """The newest."""
         return self._newest
 

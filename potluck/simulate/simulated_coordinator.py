@@ -53,7 +53,7 @@ _SAVE_EVERY = 5
 _RUN = "run"
 
 
-class Scene(Protocol):
+class RunAround(Protocol):
     """What is there whether the coordinator is up or not."""
 
     rounds: int  # of the whole run
@@ -79,7 +79,7 @@ class Scene(Protocol):
 class SimulatedCoordinator:
     """One life of the coordinator."""
 
-    def __init__(self, scene: Scene) -> None:
+    def __init__(self, scene: RunAround) -> None:
         self._scene, self._world = scene, scene.world
         self.up = True
         self.wish: str | None = None  # a newcomer

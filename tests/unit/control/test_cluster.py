@@ -32,6 +32,7 @@ from potluck.control.cluster_events import (
     Written,
 )
 from potluck.control.cluster_state import ClusterState
+from potluck.plan.schedule.window import window
 from potluck.simulate.small_model import SmallModel, even
 from potluck.types import COORDINATOR, Held, Plan
 
@@ -68,6 +69,20 @@ def test_a_round_is_committed_when_all_are_ready_and_the_ledger_has_it() -> None
     assert after(*PREPARED, Began(round=0), *ready)[1] == [Settle(round=0)]
     assert after(*PREPARED, Began(round=0), *ready, Written(round=0))[1] == [Commit(round=0)]
     assert after(*PREPARED, Began(round=0), *ready, Again(round=0), ready[0])[1] == []
+
+
+def test_a_lone_device_is_told_of_two_rounds_more_than_the_one_it_trains() -> None:
+    plan = even(["a"], 1)
+    assert (window(plan), window(PLAN)) == (3, 1)
+    state, _ = opened(plan, term=1, rounds=ROUNDS, first=0, here=NAMES, blueprint=MODEL)
+    for event in (IsPrepared(device="a", term=1), Began(round=0), Began(round=1), Began(round=2)):
+        state, _ = transition(state, event, MODEL)
+    for refused in (Began(round=3), Written(round=0), WantedChange(kind="joined", why="better")):
+        assert transition(state, refused, MODEL) == (state, [])
+    for round in range(3):
+        state, orders = transition(state, IsReady(device="a", round=round), MODEL)
+        assert orders == ([Settle(round=0)] if round == 0 else [])
+    assert transition(state, Written(round=0), MODEL)[1] == [Commit(round=0), Settle(round=1)]
 
 
 def test_what_belongs_to_another_term_or_phase_changes_nothing() -> None:
