@@ -222,7 +222,7 @@ def test_the_gradient_of_what_was_received_comes_in_the_order_in_memory_that_it_
     arriving: dict[int, torch.Tensor | None] = {7: None}
     x = torch.zeros(2, 3, 4, 4, requires_grad=True)
     gradient = torch.randn(2, 3, 4, 4).contiguous(memory_format=torch.channels_last)
-    Tap.apply(x, arriving, 7).backward(gradient)  # type: ignore[no-untyped-call]
+    Tap.apply(x, arriving, 7).backward(gradient)
     assert x.grad is None
     assert arriving[7] is not None
     assert arriving[7].stride() == gradient.stride()
