@@ -13,6 +13,7 @@ from potluck import __version__
 from potluck.cli.failures import OneLineGroup, said_as_json
 from potluck.cli.run_verbs import attach, status, stop
 from potluck.errors import InputError
+from potluck.settings.extensions import load_extensions
 from potluck.settings.verb_settings import (
     JoinSettings,
     PlanSettings,
@@ -72,8 +73,12 @@ _FLEET = (
 
 
 def _settled(kind: type[S], flags: Mapping[str, Any], config: Path | None) -> S:
-    """The settings of a verb; what is wrong with them is also said as JSON, if that was asked for."""
+    """The settings of a verb, which may name what an extension adds.
+
+    What is wrong with either is also said as JSON, if that was asked for.
+    """
     try:
+        load_extensions()
         return settle(kind, flags, os.environ, config_file(config, os.environ))
     except InputError as error:
         if flags.get("json"):

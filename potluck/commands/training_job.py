@@ -23,6 +23,7 @@ from potluck.paramserver.push_log import PUSHES, workers_of
 from potluck.plan.baselines import even_plan
 from potluck.plan.cost.memory import SpanBytes, stage_bytes
 from potluck.plan.validate import read_plan, validate
+from potluck.settings.extensions import load_extensions
 from potluck.types import DeviceSpec, Fleet, Plan
 
 
@@ -83,6 +84,7 @@ def train(job: Job, fleet: Fleet | None = None, options: Options | None = None) 
     The fleet's devices are started on this machine; `options.joined` more may join from elsewhere. Without a plan, the
     devices are measured and the best plan found for them is used.
     """
+    load_extensions()
     options = options or Options()
     if fleet is None and not options.joined:
         fleet = Fleet(devices=(DeviceSpec(name="local"),))

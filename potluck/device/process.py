@@ -16,6 +16,7 @@ from potluck.device.agent import Agent
 from potluck.device.entering import CoordinatorClient, first_words, let_in
 from potluck.device.host.device_kinds import settle
 from potluck.device.host.warm_up import warm_up
+from potluck.settings.extensions import load_extensions
 from potluck.types import DeviceSpec
 from potluck.units import duration_text
 from potluck.wire.control_channel import ControlClient
@@ -37,6 +38,7 @@ def run_agent(
     order's name before it is obeyed. `data` are the data sets of its owner, which never leave it. Unless it `insists`
     on its name, it is called something else where that is taken.
     """
+    load_extensions()
     sys.setswitchinterval(0.001)  # let the link's thread in quickly while this one computes
     device = settle(spec)
     warm_up(device)

@@ -20,7 +20,7 @@ from potluck.types import DeviceSpec
 
 DEFAULT_FILE = Path("potluck.toml")
 PREFIX = "POTLUCK_"
-NOT_SETTINGS = ("CONFIG", "DEBUG")  # variables of ours that no file may hold
+NOT_SETTINGS = ("CONFIG", "DEBUG", "EXTENSIONS")  # variables of ours that no file may hold
 
 S = TypeVar("S", bound="Settings")
 

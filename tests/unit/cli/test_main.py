@@ -129,6 +129,14 @@ def test_a_wrong_variable_is_named():
     assert result.stderr.startswith("potluck: POTLUCK_TIMEOUT: ")
 
 
+@pytest.mark.parametrize("verb", [("train", "job.py"), ("plan", "job.py"), ("join", "127.0.0.1:1")])
+def test_an_extension_that_cannot_be_imported_is_named_before_anything_starts(verb):
+    result = _run(*verb, POTLUCK_EXTENSIONS="not_there.py")
+    assert result.exit_code == 2
+    assert result.stderr.startswith("potluck: POTLUCK_EXTENSIONS: 'not_there.py' cannot be imported (FileNotFoundError")
+    assert result.stderr.count("\n") == 1
+
+
 def test_with_json_a_failure_is_an_object_too():
     result = _run("train", "none.py", "--json")
     assert json.loads(result.stdout.splitlines()[-1]) == {
