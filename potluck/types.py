@@ -13,6 +13,7 @@ import msgspec
 from potluck.errors import InputError, PlanError
 
 COORDINATOR = "coordinator"
+DEFAULT_SCHEDULE = "1f1b"
 LONGEST_NAME = 64  # of a device: it is shown in lines and becomes part of file names
 
 DeviceKind = Literal["cpu", "cuda", "mps"]
@@ -133,6 +134,7 @@ class Plan(Value, frozen=True, kw_only=True):
     micro_batch_size: int
     micro_batches: int
     stages: tuple[Stage, ...]
+    schedule: str = DEFAULT_SCHEDULE  # a file in `plan/schedule/`, or what an extension adds
     version: Literal[1] = 1
 
     def __post_init__(self) -> None:

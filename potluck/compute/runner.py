@@ -174,8 +174,8 @@ class StageRunner:
         return {v: registers[v].detach() for v in self.piece.sends}
 
     def _run(
-        self, rows: Rows, weights: StageWeights, feeds: Mapping[int, torch.Tensor], received: Mapping[int, torch.Tensor],
-        buffers: Mapping[int, torch.Tensor], scale: float,
+        self, rows: Rows, weights: StageWeights, feeds: Mapping[int, torch.Tensor],
+        received: Mapping[int, torch.Tensor], buffers: Mapping[int, torch.Tensor], scale: float,
     ) -> tuple[Stash, Registers]:  # fmt: skip
         arriving: dict[int, torch.Tensor | None] = {}
         tapped: dict[int, torch.Tensor] = {}

@@ -42,7 +42,7 @@ from potluck.control.agent_events import (
     Works,
 )
 from potluck.control.open_rounds import OpenRounds
-from potluck.plan.schedule.one_f_one_b import stage_of
+from potluck.plan.schedule.holders import stage_of
 from potluck.plan.schedule.window import window
 from potluck.types import Held, Value
 from potluck.wire.messages import (

@@ -12,7 +12,8 @@ from potluck.device.stage.exchange import Site
 from potluck.device.stage.sums import Sums, share_sums
 from potluck.errors import LinkTimeout
 from potluck.memory_limit import start
-from potluck.plan.schedule.one_f_one_b import late_weights, stage_of
+from potluck.plan.schedule.action_list import late_weights
+from potluck.plan.schedule.holders import stage_of
 from potluck.program.blocks import value_bytes
 from potluck.program.layout import PlanLayout
 from potluck.program.program import ProgramPair

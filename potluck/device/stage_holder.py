@@ -19,7 +19,8 @@ from potluck.device.keeper import Keeper, subset
 from potluck.device.stage.executor import Committer, Executor
 from potluck.device.stage.verdicts import AskCoordinator, DecideAlone
 from potluck.errors import Cancelled, DeviceError
-from potluck.plan.schedule.one_f_one_b import stage_of
+from potluck.plan.schedule.holders import stage_of
+from potluck.plan.schedule.known_schedules import schedule_named
 from potluck.program.program import ProgramPair
 from potluck.program.validity import decode
 from potluck.tensors.state_transfer import send_state
@@ -89,6 +90,9 @@ class StageHolder:
 
     def assemble(self, link: Link, order: Prepare) -> None:
         """Puts the state of a stage together. Until that is done, what was held before is still held."""
+        takes_part = self._spec.name in order.plan.devices
+        if takes_part:  # what others may have loaded, this device's owner has to load too
+            schedule_named(order.plan.schedule)
         if self._programs is None or self._programs[0] != order.program:
             self._programs = order.program, decode(self._machine.fetch(order.program, self.timeout_s))
         while not self._verdicts.empty():  # of a round that was given up
@@ -97,7 +101,7 @@ class StageHolder:
         if self._given_up(order):  # and `adopt` has forgotten it
             raise Cancelled("the plan was given up before it was in force")
         state = put_together(link, order, self._spec.name, self.keeper, self.timeout_s)
-        if self._spec.name in order.plan.devices:
+        if takes_part:
             self._next = self._made(link, order, state, self._programs[1])
         self._machine.tell(Assembled(term=order.term))
         if self._machine.state.phase == "training":

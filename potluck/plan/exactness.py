@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Hashable, Mapping
 
+from potluck.plan.schedule.known_schedules import schedule_named
 from potluck.types import ModelFacts, Plan
 
 
@@ -13,11 +14,20 @@ def why_not_uncut(plan: Plan, facts: ModelFacts) -> str:
     for index, stage in enumerate(plan.stages):
         if len(stage.group) > 1 and stage.sharing == "samples":
             return f"stage {index} is shared by samples, so gradients are added in another order"
+        if not _in_turn(plan, index):
+            return f"stage {index} runs micro-batches backward out of turn, so gradients are added in another order"
     for name, users in facts.tied:
         stages = {i for i, s in enumerate(plan.stages) for b in users if s.blocks[0] <= b < s.blocks[1]}
         if len(stages) > 1:
             return f"{name} is tied across a cut, so its gradients are added in another order"
     return ""
+
+
+def _in_turn(plan: Plan, stage: int) -> bool:
+    """Whether backwards come in the order of micro-batches, which is the order that one device adds in."""
+    order = schedule_named(plan.schedule).order(plan.depth(stage), plan.micro_batches)
+    backwards = [j for work, j in order if work == "backward"]
+    return backwards == sorted(backwards)
 
 
 def why_not_alike(plans: Collection[Plan], facts: ModelFacts, machines: Mapping[str, Hashable]) -> str:

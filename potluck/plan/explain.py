@@ -12,7 +12,7 @@ from potluck.plan.cost.tables import Tables, ends
 from potluck.plan.cost.traffic import Messages, PlannedMessage
 from potluck.plan.events.event_simulation import Simulated, simulate
 from potluck.plan.groups import uncoupled
-from potluck.plan.schedule.one_f_one_b import late_weights
+from potluck.plan.schedule.action_list import late_weights
 from potluck.types import COORDINATOR, LinkProfile, ModelFacts, Plan, Profile, Stage
 
 _NEARLY_ALL = 0.85  # of a round: who is that busy is the bottleneck, whatever else
@@ -26,7 +26,10 @@ class Explainer:
     def __init__(self, plan: Plan, facts: ModelFacts, profile: Profile, simulated: Simulated) -> None:
         self.plan, self.facts, self.profile, self.simulated = plan, facts, profile, simulated
         self.tables = Tables(profile)
-        self.cost = CostModel(uncoupled(facts), profile, plan.micro_batch_size, plan.micro_batches, tables=self.tables)
+        self.cost = CostModel(
+            uncoupled(facts), profile, plan.micro_batch_size, plan.micro_batches, tables=self.tables,
+            schedule=plan.schedule,
+        )  # fmt: skip
         self._cost_s = self._seconds(plan)
 
     def bottleneck(self) -> str:
@@ -173,7 +176,8 @@ class Explainer:
         lines, count = [], len(self.plan.stages)
         depths = [self.plan.depth(p) for p in range(count)]
         deeper = [p for p in range(count) if depths[p] > count - p]
-        if count > 1 and min(depths) >= self.plan.micro_batches:
+        under_way = [self.cost.schedule.in_flight(k, self.plan.micro_batches) for k in depths]
+        if count > 1 and min(under_way) == self.plan.micro_batches:
             lines.append("all forwards come before the first backward")
         elif deeper:
             stages = ", ".join(f"stage {p + 1}: {depths[p]} for {count - p}" for p in deeper)

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from potluck.plan.schedule.one_f_one_b import turns
+from potluck.plan.schedule.holders import turns
 from potluck.types import Plan, Stage
 
 

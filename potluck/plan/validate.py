@@ -11,7 +11,9 @@ import msgspec
 
 from potluck.errors import PlanError
 from potluck.plan.cost.memory import MemoryUse, peak_bytes
-from potluck.plan.schedule.one_f_one_b import stage_of
+from potluck.plan.schedule.holders import stage_of
+from potluck.plan.schedule.known_schedules import schedule_named
+from potluck.plan.schedule.visits import visits
 from potluck.types import Block, Fleet, Member, ModelFacts, Plan, Stage
 
 MAX_FILE_BYTES = 1 << 20
@@ -31,6 +33,7 @@ _FIX = {
     "sums": "give a whole number, 0 for none of it",
     "sharing": 'give "turns" or "samples"',
     "depth": "give a whole number, or leave it out",
+    "schedule": 'give the name of a schedule, like "1f1b"',
     "late_weights": "give a whole number, 0 for none",
 }
 
@@ -79,7 +82,7 @@ def validate(
     for index, stage in enumerate(plan.stages):
         _check_shares(plan, stage, f"stages[{index}]")
         _check_sharing(stage, facts.blocks[slice(*stage.blocks)], f"stages[{index}]", batchnorm)
-    _check_depths(plan)
+    _check_schedule(plan)
     _check_memory(plan, fleet, peak_bytes(plan, facts, snapshot=snapshot))
 
 
@@ -174,19 +177,12 @@ def _check_sharing(stage: Stage, blocks: Sequence[Block], field: str, batchnorm:
             raise _wrong(f"{field}.sharing", f'{name} {why}; share by turns, or allow it with batchnorm="local"')
 
 
-def _check_depths(plan: Plan) -> None:
-    stages = len(plan.stages)
-    for index in range(stages):
-        field, depth = f"stages[{index}].depth", plan.depth(index)
-        least = stages - index
-        most = max(2 * least - 1, plan.micro_batches)  # all forwards first
-        if not least <= depth <= most:
-            allowed = f"{least} to {most}" if least < most else str(least)
-            raise _wrong(field, f"{depth} is outside what {stages - index} stages to the end can use; give {allowed}")
-        if index and depth > plan.depth(index - 1):
-            before = plan.depth(index - 1)
-            why = f"the stage before sends only {before} micro-batches before it waits for a gradient"
-            raise _wrong(field, f"{depth} makes the pipeline deadlock, as {why}; give at most {before}")
+def _check_schedule(plan: Plan) -> None:
+    schedule, depths = schedule_named(plan.schedule), tuple(plan.depth(i) for i in range(len(plan.stages)))
+    for index in range(len(depths)):
+        if wrong := schedule.wrong_depth(depths, index, plan.micro_batches):
+            raise _wrong(f"stages[{index}].depth", wrong)
+    visits(schedule, depths, plan.micro_batches)  # which refuses what deadlocks
 
 
 def _check_memory(plan: Plan, fleet: Fleet, uses: dict[str, MemoryUse]) -> None:
@@ -210,7 +206,9 @@ def _less_memory(plan: Plan, index: int, term: str) -> str:
     stage, ways = plan.stages[index], []
     after = plan.depth(index + 1) if index + 1 < len(plan.stages) else 1
     shallowest = max(len(plan.stages) - index, after)
-    if term == "activations" and plan.depth(index) > shallowest:
+    schedule, depths = schedule_named(plan.schedule), (shallowest, plan.depth(index))
+    fewest, most = (schedule.in_flight(depth, plan.micro_batches) for depth in depths)
+    if term == "activations" and most > fewest:
         ways.append(f"lower its depth to {shallowest}")
     if term in ("activations", "communication"):
         if stage.sharing == "samples" and len(stage.group) > 1:

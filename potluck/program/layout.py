@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import itertools
 
-from potluck.plan.schedule.one_f_one_b import backlog, stage_of
+from potluck.plan.schedule.holders import stage_of
+from potluck.plan.schedule.under_way import backlog
 from potluck.program.blocks import value_bytes
 from potluck.program.carve import Carver, Piece
 from potluck.program.program import ProgramPair

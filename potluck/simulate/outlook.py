@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from potluck.plan.cost.memory import MemoryUse, peak_bytes
 from potluck.plan.cost.tables import Tables
 from potluck.plan.events.event_simulation import Span, simulate
-from potluck.plan.schedule.one_f_one_b import stage_of
+from potluck.plan.schedule.holders import stage_of
 from potluck.types import ModelFacts, Plan, Profile
 
 ROUNDS = 3  # simulated; the last one counts, as the first has to wait for its samples

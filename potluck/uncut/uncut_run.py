@@ -9,7 +9,7 @@ import torch
 from potluck.compute.runner import Rows, StageRunner, StageState
 from potluck.control.commit import Judgement, judge
 from potluck.job.optimizers import Optimizer
-from potluck.plan.schedule.one_f_one_b import turns
+from potluck.plan.schedule.holders import turns
 from potluck.program.layout import PlanLayout
 from potluck.program.program import ProgramPair
 from potluck.tensors.model_state import buffer_names, trainable_names

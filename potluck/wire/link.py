@@ -59,7 +59,7 @@ class Link(Protocol):
 
         Returns at once; a peer need not be there yet. Calls still blocked end with `Cancelled`, an earlier `cancel` is
         over, messages of older terms are dropped and counted, and those of this term that came early are delivered. A
-        plan that needs more room than the window has (`plan/schedule/one_f_one_b.py`, backlog) says so in
+        plan that needs more room than the window has (`plan/schedule/under_way.py`, backlog) says so in
         `window_bytes`.
         """
 

@@ -114,7 +114,8 @@ class Replacement:
             return near
         here = of_devices(profile, [d for d in (*plan.devices, *idle) if d != lost])
         try:
-            found = find_plan(facts, here, [(plan.micro_batch_size, plan.micro_batches)], seconds=search_s).plan
+            sizes = [(plan.micro_batch_size, plan.micro_batches)]
+            found = find_plan(facts, here, sizes, seconds=search_s, schedule=plan.schedule).plan
         except PlanError:
             return near
         best = settled(found, [device.device.name for device in here.devices], cost)

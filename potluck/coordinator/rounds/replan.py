@@ -140,7 +140,8 @@ class Replanner:
         here = [d for d in list(self._live.roster.specs) if d not in away]
         sizes = [(plan.micro_batch_size, plan.micro_batches)]
         try:
-            return find_plan(facts, of_devices(profile, here), sizes, seconds=self._plan_s).plan
+            here_profile = of_devices(profile, here)
+            return find_plan(facts, here_profile, sizes, seconds=self._plan_s, schedule=plan.schedule).plan
         except PlanError:
             return None
 

@@ -21,7 +21,7 @@ from potluck.coordinator.samples.loading import training_loader
 from potluck.errors import DeviceLost, LinkError, LinkTimeout, Overdue, PotluckError
 from potluck.job.learning_rates import multiplier
 from potluck.metrics.records import RECORDS, CopyRecord, EvaluationRecord, read
-from potluck.plan.schedule.one_f_one_b import ROUNDS_AHEAD
+from potluck.plan.schedule.action_list import ROUNDS_AHEAD
 from potluck.recover.copies import Copying
 from potluck.tensors.checkpoint import exists
 from potluck.wire.link import Tag

@@ -17,7 +17,7 @@ from potluck.device.stage.exchange import Exchange, Site, TensorMap
 from potluck.device.stage.reduce import Reducer
 from potluck.device.stage.sums import Sums
 from potluck.plan.routes import Part
-from potluck.plan.schedule.one_f_one_b import Action, actions
+from potluck.plan.schedule.action_list import Action, actions
 from potluck.tensors.parcels import pack
 from potluck.types import COORDINATOR
 from potluck.wire.link import Tag
@@ -103,9 +103,11 @@ class _Round:
         owner, begin = self.owner, self.begin
         started, busy_before = time.monotonic(), owner.throttle.busy_s
         owner.reducer.begin(begin.round)
-        mine = [j for j, size in enumerate(begin.sizes) if owner.site.part(j, size) is not None]
-        self.last = mine[-1] if mine else -1
-        for action in actions(owner.site.plan, owner.site.me, len(begin.sizes)):
+        listed = actions(owner.site.plan, owner.site.me, len(begin.sizes))
+        mine = {j for j, size in enumerate(begin.sizes) if owner.site.part(j, size) is not None}
+        backwards = [action.micro_batch for action in listed if action.kind == "backward"]
+        self.last = next((j for j in reversed(backwards) if j in mine), -1)
+        for action in listed:
             if action.kind == "reduce":
                 self._reduce()
             elif action.micro_batch >= 0:

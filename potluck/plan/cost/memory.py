@@ -8,7 +8,9 @@ import msgspec
 
 from potluck.plan.cost.summing import parts_of
 from potluck.plan.cost.tables import DeviceTables, Tables
-from potluck.plan.schedule.one_f_one_b import backlog, in_flight, late_weights
+from potluck.plan.schedule.action_list import late_weights
+from potluck.plan.schedule.known_schedules import schedule_named
+from potluck.plan.schedule.under_way import backlog, in_flight
 from potluck.types import Block, ModelFacts, Plan, Stage, Value
 from potluck.wire.link import DEFAULT_WINDOW_BYTES
 
@@ -81,6 +83,7 @@ def peak_bytes(
       the copy that it keeps for another device, taken to be of the largest other stage.
     """
     states = [state_bytes(facts, stage.blocks) for stage in plan.stages]
+    schedule = schedule_named(plan.schedule)
     uses = {}
     for index, stage in enumerate(plan.stages):
         kept = states[index] + max((s for i, s in enumerate(states) if i != index), default=0)
@@ -91,6 +94,7 @@ def peak_bytes(
                 rows=_most_rows(plan, stage, member.share),
                 in_flight=in_flight(plan, member.device),
                 late=late_weights(plan, index),
+                versions=schedule.versions(plan.depth(index)),
                 members=len(stage.group),
                 adds=parts_of(stage.group)[member.device],
                 waiting=most_waiting(plan, facts, index),
@@ -118,11 +122,12 @@ def stage_bytes(
     waiting: int = 2,
     recompute: bool = False,
     late: int = 0,
+    versions: int = 1,
     device: DeviceTables | None = None,
 ) -> MemoryUse:
     """Memory of a device that holds a run of blocks, for micro-batches of `rows` rows, term by term:
 
-    - weights: of the blocks, and tied ones.
+    - weights: of the blocks, and tied ones; of those that train, every version.
     - gradients: as large as the trainable weights; while they are summed in *reduce*, what arrives lies beside them: in
       a group what the others give it to add up (`adds` is its part), then their sums; else only tied weights.
     - optimizer: `optimizer_slots` tensors for each trainable weight. Whoever uses a tied weight applies the same
@@ -153,7 +158,7 @@ def stage_bytes(
     resident = 1.0 if device is None else device.resident(span.blocks)
     copied = min(span.weights + span.optimizer_slots * span.trainable, DEFAULT_WINDOW_BYTES)
     needed = MemoryUse(
-        weights=span.weights,
+        weights=span.weights + (versions - 1) * span.trainable,
         gradients=gradients,
         optimizer=span.optimizer_slots * span.trainable,
         activations=activations,

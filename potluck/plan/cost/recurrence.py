@@ -1,4 +1,4 @@
-"""How long a round takes when stages are stations with wires between them: 1F1B as a recurrence, for many plans.
+"""How long a round takes when stages are stations with wires between them: a schedule as a recurrence, for many plans.
 
 A station has one clock, or in a group by turns one for each member: micro-batch j belongs to the member whose turn it
 is. What a member sends leaves it one message after the other.
@@ -15,6 +15,8 @@ from numpy.typing import NDArray
 
 from potluck.plan.cost.edges import StagePair
 from potluck.plan.cost.tables import Array
+from potluck.plan.schedule.schedules import Schedule
+from potluck.plan.schedule.visits import visits
 from potluck.types import Medium
 
 Places = NDArray[np.intp]
@@ -47,14 +49,14 @@ class Pipeline:
     begin_s: Sequence[Array]  # when each stage can start
     depths: tuple[int, ...]
     micro_batches: int
+    schedule: Schedule
     medium: Medium = "full"
 
 
 def finish_s(pipeline: Pipeline) -> list[Array]:
     """When each stage has run its last backward.
 
-    Stages are visited in an order in which everything a piece of work waits for has been worked out: at tick t a stage
-    of depth K runs backward for micro-batch t − K (later stages first), then forward for micro-batch t. On half-duplex
+    Work is visited in an order in which everything that a piece of it waits for has been worked out. On half-duplex
     and shared media, messages get their turn in this order, which is nearly but not always that of time; the event
     simulation is exact there.
     """
@@ -88,14 +90,11 @@ def _only(pipeline: Pipeline, plan: int) -> Any:
 
 def _walk(pipeline: Any, clocks: Any, maximum: Any) -> Any:
     walk = _Walk(pipeline, clocks, maximum)
-    stages, micro_batches = len(pipeline.depths), pipeline.micro_batches
-    for tick in range(micro_batches + max(pipeline.depths)):
-        for p in reversed(range(stages)):
-            if 0 <= tick - pipeline.depths[p] < micro_batches:
-                walk.backward(p, tick - pipeline.depths[p])
-        for p in range(stages):
-            if tick < micro_batches:
-                walk.forward(p, tick)
+    for p, work, j in visits(pipeline.schedule, pipeline.depths, pipeline.micro_batches):
+        if work == "forward":
+            walk.forward(p, j)
+        else:
+            walk.backward(p, j)
     return walk.finished
 
 

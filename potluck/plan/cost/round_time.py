@@ -21,8 +21,9 @@ from potluck.plan.cost.shared_lines import Trunks
 from potluck.plan.cost.stage_cost import Station, Stations
 from potluck.plan.cost.tables import Array, Tables
 from potluck.plan.routes import Route, routes, rows
-from potluck.plan.schedule.one_f_one_b import ROUNDS_AHEAD
-from potluck.types import ModelFacts, Plan, Profile
+from potluck.plan.schedule.action_list import ROUNDS_AHEAD
+from potluck.plan.schedule.known_schedules import schedule_named
+from potluck.types import DEFAULT_SCHEDULE, ModelFacts, Plan, Profile
 
 StationLine = tuple[Station, ...]  # one plan: its stations in order
 _Sent = tuple[tuple[float, ...], tuple[float, ...]]
@@ -51,12 +52,12 @@ class CostModel:
 
     def __init__(
         self, facts: ModelFacts, profile: Profile, micro_batch_size: int, micro_batches: int,
-        *, tables: Tables | None = None,
+        *, tables: Tables | None = None, schedule: str = DEFAULT_SCHEDULE,
     ) -> None:  # fmt: skip
         self.facts, self.profile = facts, profile
         self.rows, self.micro_batches = micro_batch_size, micro_batches
-        self.tables = tables or Tables(profile)
-        self.stations = Stations(facts, self.tables, micro_batch_size, micro_batches)
+        self.tables, self.schedule = tables or Tables(profile), schedule_named(schedule)
+        self.stations = Stations(facts, self.tables, micro_batch_size, micro_batches, self.schedule)
         self.trunks = Trunks(self.stations)
         self._wires: dict[tuple[int, int, int, bool], _Sent] = {}
 
@@ -80,13 +81,16 @@ class CostModel:
         out, _ = self.stations.edges.between([s.stage.blocks for s in line])
         waiting = [2] * len(line)
         for a, b in out:
-            gap = _depth(line[a]) - _depth(line[b]) + 1
-            waiting[a], waiting[b] = max(waiting[a], gap), max(waiting[b], gap)
+            room = self.schedule.backlog(_depth(line[a]), _depth(line[b]), self.micro_batches)
+            waiting[a], waiting[b] = max(waiting[a], room), max(waiting[b], room)
         return waiting
 
     def plan(self, line: StationLine) -> Plan:
         """The plan that stations stand for."""
-        return Plan(micro_batch_size=self.rows, micro_batches=self.micro_batches, stages=tuple(s.stage for s in line))
+        return Plan(
+            micro_batch_size=self.rows, micro_batches=self.micro_batches, stages=tuple(s.stage for s in line),
+            schedule=self.schedule.name,
+        )  # fmt: skip
 
     def of_plan(self, plan: Plan) -> StationLine:
         """The stations of a plan with its own shares."""
@@ -132,6 +136,7 @@ class CostModel:
             depths=depths,
             micro_batches=self.micro_batches,
             medium=self.profile.medium,
+            schedule=self.schedule,
         )
 
     def _work(self, column: Sequence[Station]) -> StationWork:

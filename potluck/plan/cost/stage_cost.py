@@ -15,7 +15,9 @@ from potluck.plan.cost.memory import SpanBytes, stage_bytes
 from potluck.plan.cost.shares import allocate
 from potluck.plan.cost.summing import Summing, adding_weights, parts_of, summing_s
 from potluck.plan.cost.tables import DeviceTables, Tables
-from potluck.plan.schedule.one_f_one_b import most_in_flight, turns
+from potluck.plan.schedule.holders import turns
+from potluck.plan.schedule.schedules import Schedule
+from potluck.plan.schedule.under_way import most_in_flight
 from potluck.types import COORDINATOR, Member, ModelFacts, Sharing, Stage
 
 
@@ -26,10 +28,12 @@ class Bytes(NamedTuple):
     kept: int  # for each micro-batch in flight
     waiting: int  # for each that waits on a link
     floor: int  # between rounds, while a checkpoint is on its way
+    version: int  # for each version of the weights but one
 
-    def need(self, flying: int, waiting: int) -> int:
-        """Most bytes with so many micro-batches in flight and waiting."""
-        return max(self.fixed + flying * self.kept, self.floor) + waiting * self.waiting
+    def need(self, flying: int, waiting: int, versions: int) -> int:
+        """Most bytes with so many micro-batches in flight and waiting, and so many versions of the weights."""
+        held = waiting * self.waiting + (versions - 1) * self.version
+        return max(self.fixed + flying * self.kept, self.floor) + held
 
 
 class _Role(NamedTuple):
@@ -70,8 +74,10 @@ class Station:
 class Stations:
     """Makes stations for one model, one profile and one micro-batch size; every answer is kept."""
 
-    def __init__(self, facts: ModelFacts, tables: Tables, micro_batch_size: int, micro_batches: int) -> None:
-        self.facts, self.tables = facts, tables
+    def __init__(
+        self, facts: ModelFacts, tables: Tables, micro_batch_size: int, micro_batches: int, schedule: Schedule
+    ) -> None:
+        self.facts, self.tables, self.schedule = facts, tables, schedule
         self.rows, self.micro_batches = micro_batch_size, micro_batches
         self.edges = Edges(facts)
         self.cuts = [*self.edges.at_cuts(), (0, 0)]
@@ -210,8 +216,8 @@ class Stations:
         """Most bytes one member needs."""
         stage = station.stage
         shares = tuple(m.share for m in stage.group)
-        flying = _in_flight(stage.sharing, shares, place, depth, self.micro_batches)
-        return station.bytes[place].need(flying, waiting)
+        flying = _in_flight(self.schedule, stage.sharing, shares, place, depth, self.micro_batches)
+        return station.bytes[place].need(flying, waiting, self.schedule.versions(depth))
 
     def _step(self, member: DeviceTables, blocks: tuple[int, int], rows: int, recompute: bool) -> tuple[float, float]:
         """Seconds of one forward and of one backward, with what sending and receiving cost the compute thread."""
@@ -287,6 +293,7 @@ class Stations:
                 kept=int(takes * (one.activations - bare.activations)),
                 waiting=int(takes * one.communication),
                 floor=int(takes * (fixed + bare.sending)) + bare.code,
+                version=int(takes * span.trainable),
             )
         return found
 
@@ -296,11 +303,12 @@ class Stations:
         """Most rows of every micro-batch that fit the member's memory."""
         if not member.memory_bytes:
             return self.rows
-        flying = min(depth, self.micro_batches)
+        flying, versions = self.schedule.in_flight(depth, self.micro_batches), self.schedule.versions(depth)
         low, high = 0, self.rows
         while low < high:  # memory grows with rows
             count = (low + high + 1) // 2
-            fits = self._bytes(member, blocks, count, role, recompute).need(flying, 2) <= member.memory_bytes
+            needed = self._bytes(member, blocks, count, role, recompute).need(flying, 2, versions)
+            fits = needed <= member.memory_bytes
             low, high = (count, high) if fits else (low, count - 1)
         return low
 
@@ -309,11 +317,10 @@ class Stations:
         if not member.memory_bytes:
             return self.micro_batches
         size = self._bytes(member, blocks, self.rows, role, again)
-        room = member.memory_bytes - size.fixed - 2 * size.waiting
-        flying = room // size.kept if size.kept else depth
-        if flying >= min(depth, self.micro_batches):
-            return self.micro_batches
-        return max(0, int(flying) * self.micro_batches // depth)
+        room = member.memory_bytes - size.fixed - 2 * size.waiting - (self.schedule.versions(depth) - 1) * size.version
+        most = self.schedule.in_flight(depth, self.micro_batches)
+        flying = room // size.kept if size.kept else most
+        return self.micro_batches if flying >= most else max(0, int(flying) * self.micro_batches // most)
 
 
 @lru_cache(maxsize=4096)
@@ -323,6 +330,9 @@ def _turn_order(shares: tuple[int, ...], micro_batches: int) -> tuple[int, ...]:
 
 
 @lru_cache(maxsize=4096)
-def _in_flight(sharing: Sharing, shares: tuple[int, ...], place: int, depth: int, micro_batches: int) -> int:
+def _in_flight(
+    schedule: Schedule, sharing: Sharing, shares: tuple[int, ...], place: int, depth: int, micro_batches: int
+) -> int:
     group = tuple(Member(device=str(i), share=s) for i, s in enumerate(shares))
-    return most_in_flight(Stage(blocks=(0, 1), group=group, sharing=sharing), str(place), depth, micro_batches)
+    stage = Stage(blocks=(0, 1), group=group, sharing=sharing)
+    return most_in_flight(schedule, stage, str(place), depth, micro_batches)

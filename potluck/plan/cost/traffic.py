@@ -11,7 +11,8 @@ from potluck.plan.cost.edges import Edges
 from potluck.plan.cost.summing import parts_of
 from potluck.plan.cost.tables import Tables
 from potluck.plan.routes import Route, routes, rows
-from potluck.plan.schedule.one_f_one_b import late_weights, stage_of
+from potluck.plan.schedule.action_list import late_weights
+from potluck.plan.schedule.holders import stage_of
 from potluck.types import COORDINATOR, ModelFacts, Plan
 
 

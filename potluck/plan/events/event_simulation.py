@@ -5,7 +5,7 @@ before it, occupies the way for its size, and arrives a latency later. On a half
 receives, one message at a time; on a shared one only one message is on its way at any time. On a full-duplex one, what
 many send to one at once, to be summed, arrives at the rate of that one's line. Links that share a line (a trunk between
 two rooms) take turns on it. Who comes first is served first.
-Back-pressure is not simulated: `plan/schedule/one_f_one_b.py` gives links the room a plan needs.
+Back-pressure is not simulated: a schedule gives links the room that a plan needs.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from typing import NamedTuple
 from potluck.plan.cost.tables import Tables
 from potluck.plan.cost.traffic import Messages, PlannedMessage
 from potluck.plan.events.simulated_steps import SUMMING, MessageKey, SimulatedStep, SummingSteps
-from potluck.plan.schedule.one_f_one_b import ROUNDS_AHEAD, Action, actions, stage_of
+from potluck.plan.schedule.action_list import ROUNDS_AHEAD, Action, actions
+from potluck.plan.schedule.holders import stage_of
 from potluck.types import COORDINATOR, ModelFacts, Plan, Profile
 
 # What a message takes: devices, and a line that links share, if there is one; no device has an arrow in its name.

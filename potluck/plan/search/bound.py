@@ -29,11 +29,14 @@ def lower_bound_s(cost: CostModel, deadline: float = float("inf")) -> float:
     With few devices: for every sequence of groups the least time in which, for some cuts, each stage can do its work
     after the first micro-batch has come to it and before the last one's gradients have gone back. With many, or when
     time is up: all devices busy all the time with what they do best.
+
+    Both hold for every schedule that flushes: whatever a stage does first, some micro-batch has come to it through all
+    the stages before, and whatever it does last, gradients go back through them. In between it only has to do its work.
     """
     bound = _Bound(cost)
     busy = bound.everybody_busy_s()
     devices = tuple(cost.tables.devices)
-    if len(devices) > THOROUGH_DEVICES:
+    if len(devices) > THOROUGH_DEVICES or not cost.schedule.flushes:
         return busy
     least = float("inf")
     for groups in all_sequences(devices):

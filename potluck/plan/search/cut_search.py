@@ -1,8 +1,11 @@
 """Where to cut, for a given sequence of groups: a dynamic programme over all cuts at once that guides the search.
 
 It minimises what a round nearly takes: the passage of one micro-batch through all stages, plus (M − 1) times the
-slowest stage or link. For a fixed limit on the slowest the rest is additive, so the programme is run for a ladder of
-limits, all in the same arrays. Shares are taken as divisible here; the cost model settles them.
+slowest stage or link. That is so for every schedule that flushes: one micro-batch has to pass through everything, and
+the others through the slowest. How well a schedule hides the rest, the cost model knows.
+
+For a fixed limit on the slowest the rest is additive, so the programme is run for a ladder of limits, all in the same
+arrays. Shares are taken as divisible here; the cost model settles them.
 """
 
 from __future__ import annotations
@@ -94,8 +97,8 @@ class Guide:
         passage[:, self.blocks] = 0.0
         total, chosen = passage.copy(), []
         for p in reversed(range(len(groups))):
-            flying = margin + (1.0 if recompute else min(len(groups) - p, m) / len(groups[p]))
-            passage, total, choice = self._stage(p, flying, spans[p], wires, limits, passage, total)
+            held = 1.0 if recompute else self.cost.schedule.in_flight(len(groups) - p, m) / len(groups[p])
+            passage, total, choice = self._stage(p, margin + held, spans[p], wires, limits, passage, total)
             chosen.append(choice)
         chosen.reverse()
         found: dict[tuple[int, ...], Guess] = {}

@@ -12,7 +12,9 @@ from numpy.typing import NDArray
 
 from potluck.plan.cost.span_arrays import SpanArrays
 from potluck.plan.cost.tables import Array, DeviceTables, Tables
-from potluck.types import DeviceProfile, Member, ModelFacts, Plan, Profile, Stage
+from potluck.plan.schedule.known_schedules import schedule_named
+from potluck.plan.schedule.schedules import Schedule
+from potluck.types import DEFAULT_SCHEDULE, DeviceProfile, Member, ModelFacts, Plan, Profile, Stage
 from potluck.units import size_text
 
 _MORE_DEVICES = 8
@@ -35,18 +37,22 @@ class Shortfall:
         return f"nothing fits the devices' memory: the best attempt lacks {lacks}; {', or '.join(self.ways)}"
 
 
-def shortfall(facts: ModelFacts, profile: Profile, sizes: Sequence[tuple[int, int]]) -> Shortfall | None:
+def shortfall(
+    facts: ModelFacts, profile: Profile, sizes: Sequence[tuple[int, int]], schedule: str = DEFAULT_SCHEDULE
+) -> Shortfall | None:
     """What is missing for any of these micro-batch sizes and counts, or None if a pipeline of single devices fits."""
-    weights = _Weights(facts)
+    weights = _Weights(facts, schedule_named(schedule))
     best = min((_attempt(weights, profile.devices, rows, count) for rows, count in sizes), key=lambda a: a.lacking)
     if not best.lacking:
         return None
     return Shortfall(best.plan(), best.missing(), tuple(_ways(weights, profile, best)))
 
 
-def fitting_plan(facts: ModelFacts, profile: Profile, sizes: Sequence[tuple[int, int]]) -> Plan | None:
+def fitting_plan(
+    facts: ModelFacts, profile: Profile, sizes: Sequence[tuple[int, int]], schedule: str = DEFAULT_SCHEDULE
+) -> Plan | None:
     """A pipeline of single devices that fits, if there is one for an order that is attempted."""
-    weights = _Weights(facts)
+    weights = _Weights(facts, schedule_named(schedule))
     for rows, count in sizes:
         attempt = _attempt(weights, profile.devices, rows, count)
         if not attempt.lacking:
@@ -113,8 +119,8 @@ def _copy(device: DeviceProfile, name: str) -> DeviceProfile:
 class _Weights:
     """What runs of blocks need: [start, stop]."""
 
-    def __init__(self, facts: ModelFacts) -> None:
-        self.count = len(facts.blocks)
+    def __init__(self, facts: ModelFacts, schedule: Schedule) -> None:
+        self.count, self.schedule = len(facts.blocks), schedule
         self._places = np.triu_indices(self.count + 1, 1)
         self._spans = SpanArrays(facts, [(int(i), int(j)) for i, j in zip(*self._places, strict=True)])
 
@@ -149,7 +155,7 @@ class _Attempt:
             choice = np.tile(np.arange(blocks + 1), (most + 1, 1))  # no stage
             after = best.copy()
             for behind in range(most) if exact else (0,):
-                flying = min(behind + 1 if exact else len(devices) - place, micro_batches)
+                flying = self._flying(behind + 1 if exact else len(devices) - place)
                 tried = self._over(self.names[place], flying) + best[behind][None, :]
                 ends, least = tried.argmin(axis=1), tried.min(axis=1)
                 to = behind + 1 if exact else 0
@@ -160,6 +166,10 @@ class _Attempt:
         self._used = int(best[:, 0].argmin())
         self.lacking = float(best[self._used, 0])
         self._stages = self._follow(exact)
+
+    def _flying(self, to_the_end: int) -> int:
+        """Micro-batches in flight in a stage that has so many to the end."""
+        return self._weights.schedule.in_flight(to_the_end, self.micro_batches)
 
     def _needs(self, name: str, flying: int) -> tuple[Array, Array]:
         known = self._known.get((name, flying))
@@ -180,7 +190,7 @@ class _Attempt:
         for place, choice in enumerate(reversed(self._choices)):
             stop = int(choice[left, start])
             if stop > start:
-                flying = min(left if exact else len(self.names) - place, self.micro_batches)
+                flying = self._flying(left if exact else len(self.names) - place)
                 found.append((self.names[place], (start, stop), flying))
                 start, left = stop, left - 1 if exact else 0
         return found
@@ -195,7 +205,8 @@ class _Attempt:
             )
             for name, blocks, flying in self._stages
         )
-        return Plan(micro_batch_size=self.rows, micro_batches=self.micro_batches, stages=stages)
+        schedule = self._weights.schedule.name
+        return Plan(micro_batch_size=self.rows, micro_batches=self.micro_batches, stages=stages, schedule=schedule)
 
     def missing(self) -> tuple[tuple[str, int], ...]:
         """Devices that lack memory, and how much."""

@@ -24,7 +24,7 @@ from potluck.plan.search.fitting import fitting_plan, shortfall
 from potluck.plan.search.ranking import Judged, Jury, Others
 from potluck.plan.search.sequences import Groups, all_sequences, neighbours, shuffled, starts, without
 from potluck.plan.search.shapes import Shapes
-from potluck.types import ModelFacts, Plan, Profile
+from potluck.types import DEFAULT_SCHEDULE, ModelFacts, Plan, Profile
 
 EXHAUSTIVE_DEVICES = 4  # up to here every sequence of groups is tried
 _WORTH_POLISHING = 1.25
@@ -58,8 +58,9 @@ class Found:
 
 
 def find_plan(
-    facts: ModelFacts, profile: Profile, sizes: Sequence[tuple[int, int]], *, seconds: float = 5.0, seed: int = 0
-) -> Found:
+    facts: ModelFacts, profile: Profile, sizes: Sequence[tuple[int, int]], *, seconds: float = 5.0, seed: int = 0,
+    schedule: str = DEFAULT_SCHEDULE,
+) -> Found:  # fmt: skip
     """The best plan found in the time given, with as few devices as come within 1 % of it.
 
     `sizes` are the micro-batch sizes and counts to choose from. Plans of the simple planners that fit are candidates
@@ -67,7 +68,7 @@ def find_plan(
     """
     began = time.monotonic()
     tables = Tables(profile)
-    every = [CostModel(facts, profile, rows, count, tables=tables) for rows, count in sizes]
+    every = [CostModel(facts, profile, rows, count, tables=tables, schedule=schedule) for rows, count in sizes]
     costs = _promising(every, began + seconds * _OFFERING)
     slices = [seconds * (i + 1) / len(costs) for i in range(len(costs))]
     searches = [
@@ -128,11 +129,13 @@ def _promising(costs: list[CostModel], deadline: float) -> list[CostModel]:
 def _last_resort(searches: Sequence[Search], sizes: Sequence[tuple[int, int]]) -> list[tuple[float, Plan]]:
     """A pipeline of single devices that fits, when the search has found nothing; or else what is missing."""
     cost = searches[0].cost
-    plan = fitting_plan(cost.facts, cost.profile, sizes)
+    facts, profile, schedule = cost.facts, cost.profile, cost.schedule.name
+    plan = fitting_plan(facts, profile, sizes, schedule)
     if plan is not None:
-        model = CostModel(cost.facts, cost.profile, plan.micro_batch_size, plan.micro_batches, tables=cost.tables)
+        rows, count = plan.micro_batch_size, plan.micro_batches
+        model = CostModel(facts, profile, rows, count, tables=cost.tables, schedule=schedule)
         return [(float(model.seconds([model.of_plan(plan)])[0]), plan)]
-    missing = shortfall(cost.facts, cost.profile, sizes)
+    missing = shortfall(facts, profile, sizes, schedule)
     words = missing.words() if missing else "no plan that fits was found in this time; give more with --plan-seconds"
     raise PlanError(f"plan: {words}")
 

@@ -52,6 +52,7 @@ class Others:
                 plan = PLANNERS[name](cost.facts, cost.profile, cost.rows, cost.micro_batches)
             except PlanError:
                 continue
+            plan = replace(plan, schedule=cost.schedule.name)
             if fits(plan, cost.facts, cost.tables):
                 yield float(cost.seconds([cost.of_plan(plan)])[0]), plan
 

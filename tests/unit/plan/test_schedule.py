@@ -11,7 +11,9 @@ from hypothesis import strategies as st
 
 from potluck.errors import PlanError
 from potluck.plan.routes import Part, Route, routes, rows
-from potluck.plan.schedule.one_f_one_b import Action, actions, backlog, in_flight, late_weights, stage_of, turns
+from potluck.plan.schedule.action_list import Action, actions, late_weights
+from potluck.plan.schedule.holders import stage_of, turns
+from potluck.plan.schedule.under_way import backlog, in_flight
 from potluck.plan.validate import validate
 from potluck.types import Member, Plan, Sharing, Stage
 from tests.unit.builders import chain, facts, fleet

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from potluck.errors import PlanError
-from potluck.plan.schedule.one_f_one_b import turns
+from potluck.plan.schedule.holders import turns
 from potluck.plan.validate import read_plan, validate
 from potluck.types import Plan
 from tests.unit.builders import chain, facts, fleet

@@ -1,0 +1,25 @@
+"""Which schedules there are: ours, and those that extensions add."""
+
+from __future__ import annotations
+
+from potluck.errors import PlanError
+from potluck.plan.schedule.one_f_one_b import OneForwardOneBackward
+from potluck.plan.schedule.schedules import Schedule
+
+_KNOWN: dict[str, Schedule] = {}
+
+
+def register(schedule: Schedule) -> None:
+    """Plans may name it from now on; it takes the place of another of that name."""
+    _KNOWN[schedule.name] = schedule
+
+
+def schedule_named(name: str) -> Schedule:
+    """The schedule that a plan names."""
+    if name not in _KNOWN:
+        fix = "name the file that adds it in POTLUCK_EXTENSIONS on this machine"
+        raise PlanError(f"plan: schedule: {name!a} is not known here; use one of {', '.join(_KNOWN)}, or {fix}")
+    return _KNOWN[name]
+
+
+register(OneForwardOneBackward())

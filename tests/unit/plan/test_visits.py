@@ -1,0 +1,113 @@
+"""The work of all stages in one list: for 1F1B the recurrence it was, for any schedule one that respects what waits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from potluck.errors import PlanError
+from potluck.plan.schedule.known_schedules import register, schedule_named
+from potluck.plan.schedule.schedules import Schedule, Work
+from potluck.plan.schedule.visits import Visit, visits
+
+some = settings(max_examples=200, deadline=None, derandomize=True)
+ONE_F_ONE_B = schedule_named("1f1b")
+
+
+class TwoByTwo(Schedule):
+    """Two forwards, then their backwards, the later one first."""
+
+    name = "two-by-two"
+
+    def order(self, depth: int, micro_batches: int) -> Sequence[Work]:
+        pairs = [range(j, min(j + 2, micro_batches)) for j in range(0, micro_batches, 2)]
+        return [w for pair in pairs for w in (*(("forward", j) for j in pair), *(("backward", j) for j in pair[::-1]))]
+
+
+class Forgetful(Schedule):
+    name = "forgetful"
+
+    def order(self, depth: int, micro_batches: int) -> Sequence[Work]:
+        return ONE_F_ONE_B.order(depth, micro_batches)[:-1]
+
+
+class Eager(Schedule):
+    name = "eager"
+
+    def order(self, depth: int, micro_batches: int) -> Sequence[Work]:
+        return [(work, j) for j in range(micro_batches) for work in ("backward", "forward")]
+
+
+@st.composite
+def depths(draw: st.DrawFn) -> tuple[int, ...]:
+    """Those of a plan that is valid but for how deep it may be at most."""
+    found: list[int] = []
+    for left in range(1, draw(st.integers(1, 6)) + 1):
+        found.insert(0, draw(st.integers(max(left, found[0] if found else 1), (found[0] if found else 1) + 4)))
+    return tuple(found)
+
+
+def recurrence(depths: Sequence[int], micro_batches: int) -> Iterator[Visit]:
+    """At tick t a stage of depth K runs backward for t - K, later stages first, then forward for t."""
+    stages = range(len(depths))
+    for tick in range(micro_batches + max(depths)):
+        for p in reversed(stages):
+            if 0 <= tick - depths[p] < micro_batches:
+                yield p, "backward", tick - depths[p]
+        for p in stages:
+            if tick < micro_batches:
+                yield p, "forward", tick
+
+
+@some
+@given(depths(), st.integers(1, 14))
+def test_one_forward_one_backward_is_the_recurrence_it_was(depths: tuple[int, ...], micro_batches: int) -> None:
+    assert visits(ONE_F_ONE_B, depths, micro_batches) == tuple(recurrence(depths, micro_batches))
+
+
+@some
+@given(depths(), st.integers(1, 14), st.sampled_from([ONE_F_ONE_B, TwoByTwo()]))
+def test_everything_a_visit_waits_for_stands_before_it(
+    depths: tuple[int, ...], micro_batches: int, schedule: Schedule
+) -> None:
+    found = visits(schedule, depths, micro_batches)
+    place = {visit: i for i, visit in enumerate(found)}
+    for p, work, j in found:
+        if work == "forward" and p:
+            assert place[p - 1, "forward", j] < place[p, "forward", j]
+        if work == "backward" and p + 1 < len(depths):
+            assert place[p + 1, "backward", j] < place[p, "backward", j]
+    for p, depth in enumerate(depths):
+        assert [(work, j) for q, work, j in found if q == p] == list(schedule.order(depth, micro_batches))
+
+
+@some
+@given(st.integers(1, 9), st.integers(1, 14))
+def test_as_many_are_in_flight_as_a_stage_is_deep(depth: int, micro_batches: int) -> None:
+    assert ONE_F_ONE_B.in_flight(depth, micro_batches) == min(depth, micro_batches)
+    assert TwoByTwo().in_flight(depth, micro_batches) == min(2, micro_batches)
+    assert TwoByTwo().backlog(depth, depth, micro_batches) == 2
+    assert TwoByTwo().versions(depth) == 1
+
+
+def test_what_cannot_be_worked_through_is_refused_in_one_line() -> None:
+    with pytest.raises(
+        PlanError, match=r"^plan: schedule: 'forgetful' forgets .* of depth 2 with 3 .*; correct its order$"
+    ):
+        visits(Forgetful(), (2, 1), 3)
+    with pytest.raises(
+        PlanError, match=r"^plan: schedule: 'eager' deadlocks with depths 2, 1: stage 0 waits for ever to "
+    ):
+        visits(Eager(), (2, 1), 3)
+    with pytest.raises(PlanError, match=r"^plan: schedule: '1f1b' deadlocks with depths 1, 2: stage 0 waits"):
+        visits(ONE_F_ONE_B, (1, 2), 3)
+
+
+def test_a_schedule_is_known_by_its_name_once_it_is_registered() -> None:
+    with pytest.raises(PlanError, match=r"'two-by-two' is not known here; use one of .*1f1b.*POTLUCK_EXTENSIONS"):
+        schedule_named("two-by-two")
+    register(TwoByTwo())
+    assert isinstance(schedule_named("two-by-two"), TwoByTwo)
