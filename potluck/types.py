@@ -14,7 +14,14 @@ from potluck.errors import InputError, PlanError
 
 COORDINATOR = "coordinator"
 DEFAULT_SCHEDULE = "1f1b"
+RAW = "raw"  # the codec that changes nothing
 LONGEST_NAME = 64  # of a device: it is shown in lines and becomes part of file names
+
+ITEM_BYTES = {
+    "complex128": 16, "float64": 8, "int64": 8, "uint64": 8, "complex64": 8, "float32": 4, "int32": 4, "uint32": 4,
+    "float16": 2, "bfloat16": 2, "int16": 2, "uint16": 2, "int8": 1, "uint8": 1, "bool": 1, "float8_e4m3fn": 1,
+    "float8_e5m2": 1,
+}  # fmt: skip
 
 DeviceKind = Literal["cpu", "cuda", "mps"]
 Sharing = Literal["turns", "samples"]
@@ -126,6 +133,7 @@ class Stage(Value, frozen=True, kw_only=True):
     depth: int | None = None  # forwards before the first backward (K); None: stages from here to the end
     recompute: bool = False  # keep only what was received, and run forward again before backward
     late_weights: int = 0  # micro-batches whose weight gradients may wait until there is nothing better to do
+    codec: str = RAW  # of what leaves this stage for later ones, and of the gradients that come back to it
 
 
 class Plan(Value, frozen=True, kw_only=True):
@@ -199,8 +207,14 @@ class Crossing(Value, frozen=True, kw_only=True):
     value: int
     producer: int
     consumers: tuple[int, ...]
-    sample_bytes: int  # per sample
+    sample_bytes: int  # per sample, in memory
     gradient: bool  # a gradient comes back
+    dtype: str = "uint8"  # bytes that no codec touches, unless more is known
+    shape: tuple[tuple[int, int], ...] = ()  # of each axis, places that are always there and places per sample
+
+    def shape_of(self, rows: int) -> tuple[int, ...]:
+        """Its shape when it holds that many samples."""
+        return tuple(fixed + rows * each for fixed, each in self.shape) or (rows * self.sample_bytes,)
 
 
 class Feed(Value, frozen=True, kw_only=True):

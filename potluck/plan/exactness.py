@@ -5,12 +5,26 @@ from __future__ import annotations
 
 from collections.abc import Collection, Hashable, Mapping
 
+from potluck.compress.codec_registry import codec_named
 from potluck.plan.schedule.known_schedules import schedule_named
 from potluck.types import ModelFacts, Plan
 
 
 def why_not_uncut(plan: Plan, facts: ModelFacts) -> str:
     """Why a plan gives other bits than one device that adds in the order of the plan's groups; "": it does not."""
+    return why_changed_on_the_way(plan) or why_added_otherwise(plan, facts)
+
+
+def why_changed_on_the_way(plan: Plan) -> str:
+    """Why what arrives behind a cut is not what was made before it; "": it is. Nothing leaves the last stage."""
+    for index, stage in enumerate(plan.stages[:-1]):
+        if not codec_named(stage.codec).exact:
+            return f"what leaves stage {index}, and the gradients that come back, are rounded by codec {stage.codec!r}"
+    return ""
+
+
+def why_added_otherwise(plan: Plan, facts: ModelFacts) -> str:
+    """Why gradients are not added in the order of the plan's groups; "": they are."""
     for index, stage in enumerate(plan.stages):
         if len(stage.group) > 1 and stage.sharing == "samples":
             return f"stage {index} is shared by samples, so gradients are added in another order"
@@ -40,6 +54,8 @@ def why_not_alike(plans: Collection[Plan], facts: ModelFacts, machines: Mapping[
     for plan in plans:
         if any(len(stage.group) > 1 for stage in plan.stages):
             return "a stage is shared by a group, so gradients are added in another order"
-        if why := why_not_uncut(plan, facts):
+        if why := why_added_otherwise(plan, facts):
+            return why
+        if len(plans) > 1 and (why := why_changed_on_the_way(plan)):
             return why
     return ""

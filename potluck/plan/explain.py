@@ -13,7 +13,7 @@ from potluck.plan.cost.traffic import Messages, PlannedMessage
 from potluck.plan.events.event_simulation import Simulated, simulate
 from potluck.plan.groups import uncoupled
 from potluck.plan.schedule.action_list import late_weights
-from potluck.types import COORDINATOR, LinkProfile, ModelFacts, Plan, Profile, Stage
+from potluck.types import COORDINATOR, RAW, LinkProfile, ModelFacts, Plan, Profile, Stage
 
 _NEARLY_ALL = 0.85  # of a round: who is that busy is the bottleneck, whatever else
 _A_LOT = 0.5
@@ -108,15 +108,16 @@ class Explainer:
 
     def cuts(self) -> list[str]:
         """Why each cut is where it is: what crosses it, and what a round would take one block to either side."""
-        sizes = self.cost.stations.edges.at_cuts()
         lines = []
         for p in range(1, len(self.plan.stages)):
             at = self.plan.stages[p].blocks[0]
-            out, back = sizes[at]
+            codec = self.plan.stages[p - 1].codec
+            out, back = self.cost.stations.edges.at_cuts(codec)[at]
+            coded = "" if codec == RAW else f" by codec {codec}"
             block = self.facts.blocks[at]
             others = [words for shift in (-1, 1) if (words := self._one_off(p, shift)) is not None]
             why = "; ".join(others) if others else "neither stage has a block to spare"
-            lines.append(f"cut before block {at} ({block.label}), {(out + back) / 1e3:,.1f} kB a sample: {why}")
+            lines.append(f"cut before block {at} ({block.label}), {(out + back) / 1e3:,.1f} kB a sample{coded}: {why}")
         return lines
 
     def _one_off(self, p: int, shift: int) -> str | None:

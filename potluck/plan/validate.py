@@ -9,6 +9,7 @@ from typing import Literal
 
 import msgspec
 
+from potluck.compress.codec_registry import is_known, unknown_codec
 from potluck.errors import PlanError
 from potluck.plan.cost.memory import MemoryUse, peak_bytes
 from potluck.plan.schedule.holders import stage_of
@@ -35,6 +36,7 @@ _FIX = {
     "depth": "give a whole number, or leave it out",
     "schedule": 'give the name of a schedule, like "1f1b"',
     "late_weights": "give a whole number, 0 for none",
+    "codec": "give the name of a codec, or leave it out",
 }
 
 
@@ -81,6 +83,8 @@ def validate(
     _check_devices(plan, fleet)
     for index, stage in enumerate(plan.stages):
         _check_shares(plan, stage, f"stages[{index}]")
+        if not is_known(stage.codec):
+            raise _wrong(f"stages[{index}].codec", f"{ascii(stage.codec)[:80]} is {unknown_codec()}")
         _check_sharing(stage, facts.blocks[slice(*stage.blocks)], f"stages[{index}]", batchnorm)
     _check_schedule(plan)
     _check_memory(plan, fleet, peak_bytes(plan, facts, snapshot=snapshot))

@@ -10,8 +10,8 @@ import msgspec
 
 from potluck.program.carve import Carver, Piece
 from potluck.program.operators import VIEWS, base_name
-from potluck.program.program import ITEM_BYTES, Program, ProgramPair, Tensor, inputs_of, shape_of
-from potluck.types import Block, Crossing, Feed, ModelFacts
+from potluck.program.program import Program, ProgramPair, Tensor, inputs_of, shape_of
+from potluck.types import ITEM_BYTES, Block, Crossing, Feed, ModelFacts
 
 Use = tuple[str, int]  # a parameter or buffer, and which use of it
 
@@ -159,7 +159,7 @@ def facts(pair: ProgramPair, optimizer_slots: int) -> ModelFacts:
     return ModelFacts(
         digest=pair.digest(),
         blocks=tuple(blocks),
-        crossings=_crossings(pair.train, pieces),
+        crossings=crossings(pair.train, pieces),
         feeds=_feeds(pair.train, pieces),
         tied=tuple((n, tuple(b)) for n, b in users.items() if len(b) > 1),
         optimizer_slots=optimizer_slots,
@@ -196,7 +196,8 @@ def _span_label(labels: Sequence[str]) -> str:
     return labels[0] if labels[0] == labels[-1] else f"{labels[0]} … {labels[-1]}"
 
 
-def _crossings(program: Program, pieces: Sequence[Piece]) -> tuple[Crossing, ...]:
+def crossings(program: Program, pieces: Sequence[Piece]) -> tuple[Crossing, ...]:
+    """What goes from piece to piece, be they blocks or the stages of a plan."""
     producers = {v: i for i, p in enumerate(pieces) for v in p.sends}
     return tuple(
         Crossing(
@@ -205,9 +206,17 @@ def _crossings(program: Program, pieces: Sequence[Piece]) -> tuple[Crossing, ...
             consumers=tuple(i for i, p in enumerate(pieces) if value in p.receives),
             sample_bytes=sample_bytes(program.values[value]),
             gradient=program.values[value].requires_grad,
+            dtype=program.values[value].dtype,
+            shape=_growing(program.values[value]),
         )
         for value, producer in sorted(producers.items())
     )
+
+
+def _growing(tensor: Tensor) -> tuple[tuple[int, int], ...]:
+    """Of each axis, places that are always there and places per sample."""
+    few, more = shape_of(tensor, 2), shape_of(tensor, 3)
+    return tuple((a - 2 * (b - a), b - a) for a, b in zip(few, more, strict=True))
 
 
 def _feeds(program: Program, pieces: Sequence[Piece]) -> tuple[Feed, ...]:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-import itertools
-
+from potluck.compress.codec_registry import codec_named
+from potluck.plan.cost.edges import handed, message_bytes
 from potluck.plan.schedule.holders import stage_of
 from potluck.plan.schedule.under_way import backlog
-from potluck.program.blocks import value_bytes
+from potluck.program.blocks import crossings, value_bytes
 from potluck.program.carve import Carver, Piece
 from potluck.program.program import ProgramPair
-from potluck.types import Plan
+from potluck.types import Crossing, Plan
+
+_Crossed = dict[tuple[int, int], list[Crossing]]
 
 
 class PlanLayout:
@@ -17,20 +19,18 @@ class PlanLayout:
 
     def __init__(self, programs: ProgramPair, plan: Plan) -> None:
         self.programs, self.plan = programs, plan
-        count = len(plan.stages)
+        self.codecs = [codec_named(stage.codec) for stage in plan.stages]
         self.pieces: dict[str, list[Piece]] = {}
         self.edges: dict[str, dict[tuple[int, int], tuple[int, ...]]] = {}
+        self._crossed: dict[str, tuple[_Crossed, _Crossed]] = {}
         for program in (programs.train, programs.eval):
             carver = Carver(program)
             pieces = [carver.piece(*program.block_range(*s.blocks)) for s in plan.stages]
             self.pieces[program.mode] = pieces
-            self.edges[program.mode] = {
-                (a, b): values
-                for a in range(count)
-                for b in range(a + 1, count)
-                if (values := tuple(sorted(set(pieces[a].sends) & set(pieces[b].receives))))
-            }
-        self.gradients = self._gradient_edges()
+            self._crossed[program.mode] = out, _ = _handed(crossings(program, pieces), len(pieces))
+            self.edges[program.mode] = _values(out)
+        # (earlier, later) → values whose gradient the later stage gives the earlier one
+        self.gradients = _values(self._crossed["train"][1])
         self.users: dict[str, list[int]] = {}  # parameter → stages that use it, owner first
         for index, piece in enumerate(self.pieces["train"]):
             for name in piece.parameters:
@@ -53,30 +53,13 @@ class PlanLayout:
         """Whether an earlier stage waits for gradients of this one."""
         return any(later == stage for _, later in self.gradients)
 
-    def _gradient_edges(self) -> dict[tuple[int, int], tuple[int, ...]]:
-        """(earlier, later) → values whose gradient the later stage gives the earlier one.
-
-        A value used by several stages has its gradient handed from the last of them to the one before, and so on to
-        the stage that made it: each adds its own uses to what arrived, which is the order autograd adds in.
-        """
-        found: dict[tuple[int, int], list[int]] = {}
-        values = self.programs.train.values
-        for maker, piece in enumerate(self.pieces["train"]):
-            for value in piece.sends:
-                if not values[value].requires_grad:
-                    continue
-                users = [b for b in self.targets("train", maker) if value in self.edges["train"][maker, b]]
-                for pair in itertools.pairwise([maker, *users]):
-                    found.setdefault(pair, []).append(value)
-        return {pair: tuple(sorted(crossing)) for pair, crossing in found.items()}
-
     def window_bytes(self) -> int:
         """Bytes that may wait on a link between two devices of this plan without one blocking the other for ever."""
-        values = self.programs.train.values
+        plan = self.plan
         needs = [
-            backlog(self.plan, a, b) * sum(value_bytes(values[v], self.plan.micro_batch_size) for v in crossing)
-            for edges in (self.edges["train"], self.gradients)
-            for (a, b), crossing in edges.items()
+            backlog(plan, a, b) * sum(message_bytes(c, plan.micro_batch_size, plan.stages[a].codec) for c in crossed)
+            for way in self._crossed["train"]
+            for (a, b), crossed in way.items()
         ]
         return max(needs, default=0) + self._summed_bytes()
 
@@ -116,3 +99,15 @@ class PlanLayout:
         parameters, buffers = self.state_names(stage)
         earlier = {n for s in range(stage) for n in self.state_names(s)[1]}
         return [n for n in parameters if self.owner[n] == stage], [n for n in buffers if n not in earlier]
+
+
+def _handed(crossings: tuple[Crossing, ...], stages: int) -> tuple[_Crossed, _Crossed]:
+    """(earlier, later) → what goes forward, and what has a gradient that comes back."""
+    both: tuple[_Crossed, _Crossed] = ({}, {})
+    for pair, crossing, back in handed(crossings, range(stages)):
+        both[back].setdefault(pair, []).append(crossing)
+    return both
+
+
+def _values(crossed: _Crossed) -> dict[tuple[int, int], tuple[int, ...]]:
+    return {pair: tuple(c.value for c in crossed[pair]) for pair in sorted(crossed)}

@@ -17,12 +17,6 @@ from potluck.types import Value
 
 FORMAT: Final = 1
 
-ITEM_BYTES = {
-    "complex128": 16, "float64": 8, "int64": 8, "uint64": 8, "complex64": 8, "float32": 4, "int32": 4, "uint32": 4,
-    "float16": 2, "bfloat16": 2, "int16": 2, "uint16": 2, "int8": 1, "uint8": 1, "bool": 1, "float8_e4m3fn": 1,
-    "float8_e5m2": 1,
-}  # fmt: skip
-
 Kernels = Literal["quick", "torch"]  # those that are fast for the same function, or those that the plain module takes
 
 # A size is an integer, or an expression of the batch size "b": ["mul", 36, "b"].

@@ -14,7 +14,6 @@ from potluck.errors import InputError
 from potluck.program.operators import OURS, allowed
 from potluck.program.program import (
     FORMAT,
-    ITEM_BYTES,
     Arg,
     Items,
     Named,
@@ -33,6 +32,7 @@ from potluck.program.program import (
     shape_of,
     unpack_bytes,
 )
+from potluck.types import ITEM_BYTES
 
 DEEPEST = 32  # how deep a size or an argument may be nested
 LARGEST = 1 << 62

@@ -14,7 +14,7 @@ import torch
 
 from potluck.compute.interpret import torch_constant
 from potluck.errors import LinkError
-from potluck.program.program import ITEM_BYTES
+from potluck.types import ITEM_BYTES
 from potluck.wire.link import Buffer
 
 _MOST_AXES = 64

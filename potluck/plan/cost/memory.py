@@ -219,7 +219,10 @@ def _stash_bytes(facts: ModelFacts, blocks: tuple[int, int]) -> int:
 
 
 def _crossing_bytes(facts: ModelFacts, blocks: tuple[int, int]) -> int:
-    """Bytes per row that enter and leave these blocks, forward and backward."""
+    """Bytes per row that enter and leave these blocks, forward and backward.
+
+    As tensors, whatever codec they travel in: before they are sent and once they are received, they lie here so.
+    """
     start, stop = blocks
     total = 0
     for crossing in facts.crossings:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 from msgspec.structs import replace
 
-from potluck.plan.cost.edges import StagePair
+from potluck.plan.cost.edges import PairBytes, StagePair
 from potluck.plan.cost.recurrence import Pipeline, StationWork, Wire, finish_s
 from potluck.plan.cost.shared_lines import Trunks
 from potluck.plan.cost.stage_cost import Station, Stations
@@ -23,7 +23,7 @@ from potluck.plan.cost.tables import Array, Tables
 from potluck.plan.routes import Route, routes, rows
 from potluck.plan.schedule.action_list import ROUNDS_AHEAD
 from potluck.plan.schedule.known_schedules import schedule_named
-from potluck.types import DEFAULT_SCHEDULE, ModelFacts, Plan, Profile
+from potluck.types import DEFAULT_SCHEDULE, RAW, ModelFacts, Plan, Profile
 
 StationLine = tuple[Station, ...]  # one plan: its stations in order
 _Sent = tuple[tuple[float, ...], tuple[float, ...]]
@@ -78,7 +78,7 @@ class CostModel:
         return all(self.stations.fits(s, _depth(s), w) for s, w in zip(line, waiting, strict=True))
 
     def _waiting(self, line: StationLine) -> list[int]:
-        out, _ = self.stations.edges.between([s.stage.blocks for s in line])
+        out, _ = self._edges(line)
         waiting = [2] * len(line)
         for a, b in out:
             room = self.schedule.backlog(_depth(line[a]), _depth(line[b]), self.micro_batches)
@@ -94,12 +94,13 @@ class CostModel:
 
     def of_plan(self, plan: Plan) -> StationLine:
         """The stations of a plan with its own shares."""
-        return tuple(self.stations.of(replace(s, depth=plan.depth(i))) for i, s in enumerate(plan.stages))
+        befores = (RAW, *(s.codec for s in plan.stages))
+        return tuple(self.stations.of(replace(s, depth=plan.depth(i)), befores[i]) for i, s in enumerate(plan.stages))
 
     def seconds(self, lines: Sequence[StationLine]) -> Array:
         """Seconds of a round of each plan."""
         result = np.zeros(len(lines))
-        edges = [self.stations.edges.between([s.stage.blocks for s in line]) for line in lines]
+        edges = [self._edges(line) for line in lines]
         alike: dict[_Likeness, list[int]] = {}
         for i, (line, (out, back)) in enumerate(zip(lines, edges, strict=True)):
             depths = tuple(_depth(s) for s in line)
@@ -111,10 +112,13 @@ class CostModel:
             result[places] = np.maximum(self._round(some, pipeline, likeness[3]), shared_s)
         return result
 
+    def _edges(self, line: StationLine) -> tuple[PairBytes, PairBytes]:
+        return self.stations.edges.between([s.stage.blocks for s in line], [s.stage.codec for s in line])
+
     def _pipeline(
         self,
         lines: Sequence[StationLine],
-        edges: Sequence[tuple[dict[StagePair, int], dict[StagePair, int]]],
+        edges: Sequence[tuple[PairBytes, PairBytes]],
         likeness: _Likeness,
     ) -> Pipeline:
         depths, out_pairs, back_pairs, _ = likeness

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
+from potluck.compress.codec_registry import codec_named
 from potluck.plan.cost.edges import Edges
 from potluck.plan.cost.memory import SpanBytes, stage_bytes
 from potluck.plan.cost.shares import allocate
@@ -18,7 +19,7 @@ from potluck.plan.cost.tables import DeviceTables, Tables
 from potluck.plan.schedule.holders import turns
 from potluck.plan.schedule.schedules import Schedule
 from potluck.plan.schedule.under_way import most_in_flight
-from potluck.types import COORDINATOR, Member, ModelFacts, Sharing, Stage
+from potluck.types import COORDINATOR, RAW, Member, ModelFacts, Sharing, Stage
 
 
 class Bytes(NamedTuple):
@@ -80,7 +81,8 @@ class Stations:
         self.facts, self.tables, self.schedule = facts, tables, schedule
         self.rows, self.micro_batches = micro_batch_size, micro_batches
         self.edges = Edges(facts)
-        self.cuts = [*self.edges.at_cuts(), (0, 0)]
+        self._cuts: dict[str, list[tuple[int, int]]] = {}
+        self.cuts = self._cuts_by(RAW)
         self._crews: dict[tuple[tuple[Member, ...], Sharing], int] = {}
         self._spans: dict[tuple[int, int], SpanBytes] = {}
         self._per_megabyte: dict[tuple[tuple[str, int], ...], list[tuple[Summing, Summing]]] = {}
@@ -170,12 +172,13 @@ class Stations:
             self._per_megabyte[key] = list(zip(bases, one, strict=True))
         return [one.scaled(base, size / 1e6) for base, one in self._per_megabyte[key]]
 
-    def of(self, stage: Stage) -> Station:
-        """The station of a stage whose shares are given."""
+    def of(self, stage: Stage, before: str = RAW) -> Station:
+        """The station of a stage whose shares are given; `before` is the codec of the stage before it."""
         members = [self.tables.devices[m.device] for m in stage.group]
         by_turns = stage.sharing == "turns" or len(members) == 1
         rows = [self.rows if by_turns else m.share for m in stage.group]
-        steps = [self._step(t, stage.blocks, r, stage.recompute) for t, r in zip(members, rows, strict=True)]
+        codecs = (before, stage.codec)
+        steps = [self._step(t, stage.blocks, r, stage.recompute, codecs) for t, r in zip(members, rows, strict=True)]
         times = [m.share if by_turns else self.micro_batches for m in stage.group]
         busy_s = [n * (f + b) for n, (f, b) in zip(times, steps, strict=True)]
         if not by_turns:
@@ -219,12 +222,15 @@ class Stations:
         flying = _in_flight(self.schedule, stage.sharing, shares, place, depth, self.micro_batches)
         return station.bytes[place].need(flying, waiting, self.schedule.versions(depth))
 
-    def _step(self, member: DeviceTables, blocks: tuple[int, int], rows: int, recompute: bool) -> tuple[float, float]:
+    def _step(
+        self, member: DeviceTables, blocks: tuple[int, int], rows: int, recompute: bool,
+        codecs: tuple[str, str] = (RAW, RAW),
+    ) -> tuple[float, float]:  # fmt: skip
         """Seconds of one forward and of one backward, with what sending and receiving cost the compute thread."""
         start, stop = blocks
         forward, backward = member.forward(rows), member.backward(rows)
         f, b = float(forward[stop] - forward[start]), float(backward[stop] - backward[start])
-        (in_out, in_back), (out_out, out_back) = self.cuts[start], self.cuts[stop]
+        (in_out, in_back), (out_out, out_back) = (self._cuts_by(c)[b] for b, c in zip(blocks, codecs, strict=True))
         message_s, copy = member.profile.message_s, member.profile.copy_bytes_s
         messages = (start > 0) + (stop < len(self.facts.blocks))
         again = f + member.profile.call_s / 2 if recompute else 0.0
@@ -234,7 +240,18 @@ class Stations:
         if copy is not None:
             f += rows * (in_out + out_out) / copy
             b += rows * (in_back + out_back) / copy
+        for cut, codec in zip(blocks, codecs, strict=True):
+            if codec != RAW:
+                each_s = codec_named(codec).seconds(member.profile)
+                f += rows * self.cuts[cut][0] * each_s
+                b += rows * self.cuts[cut][1] * each_s
         return f, b + again
+
+    def _cuts_by(self, codec: str) -> list[tuple[int, int]]:
+        """For a cut before each block, and behind the last: bytes per row that cross it forward, and back."""
+        if codec not in self._cuts:
+            self._cuts[codec] = [*self.edges.at_cuts(codec), (0, 0)]
+        return self._cuts[codec]
 
     def _turns(self, stage: Stage) -> tuple[int, ...]:
         shares = tuple(m.share for m in stage.group)

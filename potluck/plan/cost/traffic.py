@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from potluck.compress.codec_registry import codec_named
 from potluck.plan.cost.buckets import Bucket, buckets
 from potluck.plan.cost.edges import Edges
 from potluck.plan.cost.summing import parts_of
@@ -13,7 +14,7 @@ from potluck.plan.cost.tables import Tables
 from potluck.plan.routes import Route, routes, rows
 from potluck.plan.schedule.action_list import late_weights
 from potluck.plan.schedule.holders import stage_of
-from potluck.types import COORDINATOR, ModelFacts, Plan
+from potluck.types import COORDINATOR, RAW, ModelFacts, Plan
 
 
 @dataclass(frozen=True)
@@ -26,6 +27,8 @@ class PlannedMessage:
     size_bytes: int
     transfer_s: float
     latency_s: float
+    codec: str = RAW
+    plain_bytes: int = 0  # what the codec makes it of
 
 
 class Messages:
@@ -34,7 +37,9 @@ class Messages:
     def __init__(self, plan: Plan, facts: ModelFacts, tables: Tables) -> None:
         self._plan, self._facts, self._tables = plan, facts, tables
         self._edges = Edges(facts)
-        self._out, self._back = self._edges.between([s.blocks for s in plan.stages])
+        blocks = [s.blocks for s in plan.stages]
+        self._out, self._back = self._edges.between(blocks, [s.codec for s in plan.stages])
+        self._plain = self._edges.between(blocks)
         self._home = {d: stage_of(plan, d) for d in plan.devices}
         self._known: dict[tuple[str, str, int], tuple[PlannedMessage, ...]] = {}
         self._summing: dict[tuple[str, str], tuple[list[PlannedMessage], list[PlannedMessage]]] = {}
@@ -83,7 +88,12 @@ class Messages:
         """Compute time that sending or receiving these costs the device."""
         profile = self._tables.devices[device].profile
         rate = profile.copy_bytes_s
-        return sum(profile.message_s + (p.size_bytes / rate if rate else 0.0) for p in parcels)
+        return sum(
+            profile.message_s
+            + (p.size_bytes / rate if rate else 0.0)
+            + p.plain_bytes * codec_named(p.codec).seconds(profile)
+            for p in parcels
+        )
 
     def is_fed(self, device: str) -> bool:
         """Whether the coordinator sends this device something for its micro-batches."""
@@ -198,8 +208,10 @@ class Messages:
         for pair, row_bytes in self._touching[forward, mine].get(self._home[device], ()):
             for route in self._routes(pair, j, forward):
                 if device == (route.source if outwards else route.target):
-                    kind = f"{'out' if forward else 'back'} {pair}"
-                    yield self._parcel(kind, route.source, route.target, (route.stop - route.start) * row_bytes)
+                    kind, rows = f"{'out' if forward else 'back'} {pair}", route.stop - route.start
+                    plain = rows * self._plain[not forward][pair]
+                    codec = self._plan.stages[pair[0]].codec
+                    yield self._parcel(kind, route.source, route.target, rows * row_bytes, codec, plain)
 
     def _routes(self, pair: tuple[int, int], j: int, forward: bool) -> tuple[Route, ...]:
         key = (pair, j, forward)
@@ -210,7 +222,9 @@ class Messages:
             known = self._ways[key] = routes(earlier, later) if forward else routes(later, earlier)
         return known
 
-    def _parcel(self, kind: str, source: str, target: str, size: int) -> PlannedMessage:
+    def _parcel(
+        self, kind: str, source: str, target: str, size: int, codec: str = RAW, plain: int = 0
+    ) -> PlannedMessage:
         return PlannedMessage(
             kind=kind,
             source=source,
@@ -218,4 +232,6 @@ class Messages:
             size_bytes=size,
             transfer_s=self._tables.transfer_s(source, target, size),
             latency_s=self._tables.latency_s(source, target),
+            codec=codec,
+            plain_bytes=plain,
         )

@@ -114,10 +114,11 @@ class _Bound:
         for crossing in self.cost.facts.crossings:
             cut = crossing.producer + 1
             if cut in crossing.consumers:
-                self.out[cut] += self.cost.rows * crossing.sample_bytes
+                size = self.cost.rows * self.cost.stations.edges.row_bytes(crossing)
+                self.out[cut] += size
                 self.follows[cut] = True
                 if crossing.gradient:
-                    self.back[cut] += self.cost.rows * crossing.sample_bytes
+                    self.back[cut] += size
                     self.returns[cut] = True
 
     def everybody_busy_s(self) -> float:

@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from potluck.compress import codec_registry
 from potluck.errors import PlanError
 from potluck.plan.schedule.holders import turns
 from potluck.plan.validate import read_plan, validate
@@ -22,6 +23,12 @@ PROMISED = {m.replace("\\|", "|") for m in re.findall(r"`(plan(?:\.json)?: [^`]*
 
 MODEL = facts(12, coupled=(10,), exclusive=(2,))
 FLEET = fleet("desk", "nano2", "pi1", "pi2", nano1=80_000)
+
+
+@pytest.fixture(autouse=True)
+def nothing_but_raw(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Other tests make codecs known."""
+    monkeypatch.setattr(codec_registry, "_known", {"raw": codec_registry.codec_named("raw")})
 
 
 def changed(*changes: tuple[str, object]) -> Any:
@@ -71,6 +78,7 @@ UNFIT: list[tuple[list[tuple[str, object]], str]] = [
         [("stages.0.group", [member("desk", 4), member("pi2", 2)]), ("stages.2.group", [member("pi1", 6)])],
         "plan: stages[0].group: block 2 (layers.2)",
     ),
+    ([("stages.1.codec", "haff")], "plan: stages[1].codec: 'haff' is not known here"),
     ([("stages.0.depth", 7)], "plan: stages[0].depth: 7 is outside"),
     ([("stages.2.depth", 0)], "plan: stages[2].depth: 0 is outside"),
     ([("stages.1.depth", 3)], "plan: stages[1]: 13100 bytes too many for 'nano1'"),

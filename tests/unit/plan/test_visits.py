@@ -24,7 +24,11 @@ class TwoByTwo(Schedule):
 
     def order(self, depth: int, micro_batches: int) -> Sequence[Work]:
         pairs = [range(j, min(j + 2, micro_batches)) for j in range(0, micro_batches, 2)]
-        return [w for pair in pairs for w in (*(("forward", j) for j in pair), *(("backward", j) for j in pair[::-1]))]
+        listed: list[Work] = []
+        for pair in pairs:
+            listed += [("forward", j) for j in pair]
+            listed += [("backward", j) for j in reversed(pair)]
+        return listed
 
 
 class Forgetful(Schedule):
