@@ -7,12 +7,14 @@ from dataclasses import dataclass
 
 import torch
 
+from potluck.compute.interpret import torch_constant
 from potluck.compute.runner import StageRunner
 from potluck.errors import InputError
 from potluck.plan.routes import Part, Route, routes, rows
 from potluck.program.layout import PlanLayout
-from potluck.program.program import Tensor
-from potluck.tensors.parcels import pack, unpack
+from potluck.program.program import Tensor, shape_of
+from potluck.tensors.coded import Like, pack_coded, unpack_coded
+from potluck.tensors.parcels import unpack
 from potluck.types import COORDINATOR, Plan
 from potluck.wire.link import Link, Tag
 
@@ -101,9 +103,12 @@ class Exchange:
     def _collect(self, kind: str, stage: int, source: int, target: int, values: Sequence[int]) -> TensorMap:
         """The rows at hand of some values, from whoever of a stage holds them."""
         pieces: list[tuple[int, list[torch.Tensor | None]]] = []
+        codec = self.site.layout.codecs[source]
         for route, tag in self._ways(kind, stage, source, target):
             message = self.site.link.receive(route.source, tag, self.site.timeout_s)
-            pieces.append((route.stop - route.start, unpack(message, self.site.stage.device)))
+            count = route.stop - route.start
+            likes = [self._like(value, count) for value in values]
+            pieces.append((count, unpack_coded(message, codec, likes, self.site.stage.device)))
         result: TensorMap = {}
         for i, value in enumerate(values):
             tensors = [(count, tensors[i]) for count, tensors in pieces]
@@ -111,6 +116,10 @@ class Exchange:
             if joined is not None:
                 result[value] = joined
         return result
+
+    def _like(self, value: int, count: int) -> Like:
+        known = self.program.values[value]
+        return Like(shape_of(known, count), torch_constant("dtype", known.dtype))
 
     def _ways(self, kind: str, stage: int, source: int, target: int) -> Iterator[tuple[Route, Tag]]:
         """How rows come here from whoever of a stage holds them."""
@@ -153,7 +162,8 @@ class Exchange:
                 tag = Tag(kind, self.round, self.micro_batch, source * 1000 + target, route.start)
                 start, count = route.start - self.part.start, route.stop - route.start
                 rows_of = [self._narrow(v, t, start, count) for v, t in tensors]
-                self.site.link.send(route.target, tag, pack(rows_of), self.site.timeout_s)
+                message = pack_coded(rows_of, self.site.layout.codecs[source])
+                self.site.link.send(route.target, tag, message, self.site.timeout_s)
 
     def _narrow(self, value: int, tensor: torch.Tensor | None, start: int, count: int) -> torch.Tensor | None:
         if tensor is None or count == self.part.stop - self.part.start:

@@ -1,0 +1,74 @@
+"""Tensors of a stage as a link message and back, by the codec of the edge. What is no floating-point number stays."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import islice
+from typing import NamedTuple
+
+import torch
+
+from potluck.compress.codec import FLOATS, Codec
+from potluck.errors import LinkError
+from potluck.tensors.parcels import pack, unpack
+from potluck.types import RAW
+from potluck.wire.link import Buffer
+
+_MOST_PARTS = 255  # of a tensor: its count is one byte of the message
+
+
+class Like(NamedTuple):
+    """What the receiver of a tensor knows of it before it comes."""
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+
+
+def pack_coded(tensors: Sequence[torch.Tensor | None], codec: Codec) -> list[Buffer]:
+    """The message of some tensors; None stays None."""
+    if codec.name == RAW:
+        return pack(tensors)
+    coded = [_encoded(tensor, codec) for tensor in tensors]
+    return [bytes(len(parts) for parts in coded), *pack([part for parts in coded for part in parts])]
+
+
+def _encoded(tensor: torch.Tensor | None, codec: Codec) -> Sequence[torch.Tensor | None]:
+    if tensor is None or not _is_coded(tensor.dtype):
+        return [tensor]
+    parts = codec.encode(tensor.detach())
+    if not 0 < len(parts) <= _MOST_PARTS:
+        raise LinkError(f"codec {codec.name!r} made {len(parts)} parts of a tensor; make it 1 to {_MOST_PARTS}")
+    return parts
+
+
+def unpack_coded(
+    message: Sequence[memoryview], codec: Codec, likes: Sequence[Like], device: torch.device
+) -> list[torch.Tensor | None]:
+    """The tensors of a message, on a device."""
+    if codec.name == RAW:
+        return unpack(message, device)
+    counts = bytes(message[0]) if message else b""
+    parts = unpack(message[1:], device)
+    if len(counts) != len(likes) or sum(counts) != len(parts) or not all(counts):
+        raise LinkError("a message does not hold the parts it says; the link is broken")
+    rest = iter(parts)
+    return [_decoded(islice(rest, count), codec, like) for count, like in zip(counts, likes, strict=True)]
+
+
+def _decoded(parts: Iterator[torch.Tensor | None], codec: Codec, like: Like) -> torch.Tensor | None:
+    found = [part for part in parts if part is not None]
+    if not found or not _is_coded(like.dtype):
+        return found[0] if found else None
+    try:
+        tensor = codec.decode(found, like.shape, like.dtype)
+    except Exception as error:  # of a codec that was given what another has not made
+        what = " ".join(str(error).split())[:200]
+        raise LinkError(f"codec {codec.name!r} cannot decode a message ({what}); the link is broken") from error
+    if tuple(tensor.shape) != like.shape or tensor.dtype != like.dtype:
+        got = f"{tuple(tensor.shape)} {tensor.dtype} instead of {like.shape} {like.dtype}"
+        raise LinkError(f"codec {codec.name!r} decoded a message to {got}; the link is broken")
+    return tensor
+
+
+def _is_coded(dtype: torch.dtype) -> bool:
+    return str(dtype).removeprefix("torch.") in FLOATS
