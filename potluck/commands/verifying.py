@@ -25,11 +25,11 @@ from potluck.errors import InputError, PotluckError
 from potluck.job.job import Job
 from potluck.job.learning_rates import multiplier
 from potluck.model.build import as_module
-from potluck.plan.exactness import why_not_uncut
+from potluck.plan.exactness import why_added_otherwise, why_changed_on_the_way
 from potluck.plan.routes import micro_batch_sizes
 from potluck.tensors.checkpoint import load, newest
 from potluck.types import Fleet, Plan
-from potluck.uncut.uncut_run import UncutRun
+from potluck.uncut.uncut_run import AnyReference, reference_for
 
 TOLERANCE = 1e-8
 _LOW_PRECISION = ("bfloat16", "float16", "float32")
@@ -68,12 +68,15 @@ def verify_job(
     options.progress("tracing the model")
     prepared = prepare_job(short)
     chosen = choose_plan(prepared, plan, fleet)
-    reason = why_not_uncut(chosen, prepared.facts)
+    reason, rounded = why_added_otherwise(chosen, prepared.facts), why_changed_on_the_way(chosen)
+    if reason and rounded:
+        raise _undecided(reason, rounded)
     with LiveFleet(fleet, options) as live:
         options.progress(f"training {rounds} rounds on {len(chosen.devices)} devices and on one")
         found = compare(live, prepared, chosen, options)
         if found.none:
-            return Verification(1, "every bit is the same", rounds, (), 0.0)
+            passed = f" as in one process that does so too: {rounded}" if rounded else ""
+            return Verification(1, f"every bit is the same{passed}", rounds, (), 0.0)
         if not reason:
             why = f"{len(found.unequal)} tensors differ, first {found.unequal[:1]}, where every bit should be the same"
             return Verification(0, why, rounds, found.unequal, found.relative)
@@ -125,16 +128,15 @@ def compare(live: LiveFleet, prepared: PreparedJob, plan: Plan, options: Options
         return difference(run_dir, reference, losses, before)
 
 
-def run_uncut(prepared: PreparedJob, plan: Plan, lanes: bool) -> tuple[UncutRun, list[float]]:
+def run_uncut(prepared: PreparedJob, plan: Plan, lanes: bool) -> tuple[AnyReference, list[float]]:
     """The job's rounds in this process, one thread, and the losses."""
     job = prepared.job
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     state = {n: t.clone() for n, t in prepared.built.state.items()}
-    run = UncutRun(
-        prepared.built.programs, state, prepared.optimizer, seed=job.seed, clip_norm=job.clip_norm,
-        lanes=plan if lanes else None,
-    )  # fmt: skip
+    run = reference_for(
+        plan, prepared.built.programs, state, prepared.optimizer, seed=job.seed, clip_norm=job.clip_norm, lanes=lanes
+    )
     losses = []
     loader = training_loader(job)
     try:
@@ -153,7 +155,7 @@ def run_uncut(prepared: PreparedJob, plan: Plan, lanes: bool) -> tuple[UncutRun,
 
 
 def difference(
-    run_dir: Path, reference: UncutRun, losses: list[float], before: Mapping[str, torch.Tensor]
+    run_dir: Path, reference: AnyReference, losses: list[float], before: Mapping[str, torch.Tensor]
 ) -> Difference:
     """How a run's last checkpoint and ledger differ from the reference."""
     found = newest(run_dir)

@@ -3,45 +3,40 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Generic, TypeVar
 
 import torch
 
 from potluck.compute.runner import Rows, StageRunner, StageState
 from potluck.control.commit import Judgement, judge
 from potluck.job.optimizers import Optimizer
+from potluck.plan.exactness import why_changed_on_the_way
 from potluck.plan.schedule.holders import turns
 from potluck.program.layout import PlanLayout
 from potluck.program.program import ProgramPair
 from potluck.tensors.model_state import buffer_names, trainable_names
 from potluck.types import Plan
+from potluck.uncut.chain import StageChain
 from potluck.wire.messages import LossPart, Ready
 
 _CPU = torch.device("cpu")
 
 
-class UncutRun:
-    """Trains the whole program on one device, micro-batch by micro-batch.
+Whole = TypeVar("Whole", StageRunner, StageChain)  # a program with its state, in one piece or in those of a plan
+
+
+class Reference(Generic[Whole]):
+    """Trains a whole program on one device, micro-batch by micro-batch.
 
     Floating-point addition depends on its order. Where a plan gives a stage's micro-batches to several devices by
     turns, each adds up its own before they are added together; with `lanes`, the reference adds in that order too.
     """
 
-    def __init__(
-        self, programs: ProgramPair, state: dict[str, torch.Tensor], optimizer: Optimizer, *, seed: int,
-        clip_norm: float | None, lanes: Plan | None = None, device: torch.device = _CPU,
-    ) -> None:  # fmt: skip
-        self.programs, self.clip_norm = programs, clip_norm
-        names = {s.kind: [x.name for x in programs.train.sources if x.kind == s.kind] for s in programs.train.sources}
-        more = [x.name for x in programs.eval.sources if x.kind in ("parameter", "buffer")]
-        parameters = {n: state[n] for n in dict.fromkeys([*names.get("parameter", []), *more]) if n in state}
-        buffers = buffer_names(programs)
-        held = StageState(
-            {n: t for n, t in parameters.items() if n not in buffers}, {n: state[n] for n in state if n in buffers}
-        )
-        self.stage = StageRunner(programs, (0, programs.train.block_count), held, optimizer, seed, device)
+    def __init__(self, stage: Whole, programs: ProgramPair, clip_norm: float | None, lanes: PlanLayout | None) -> None:
+        self.stage: Whole = stage
+        self.programs, self.clip_norm, self._layout = programs, clip_norm, lanes
         self.order = trainable_names(programs)
         self._inputs = {s.name: s.id for s in programs.train.sources if s.kind == "input"}
-        self._layout = PlanLayout(programs, lanes) if lanes is not None else None
 
     def round(
         self, number: int, micro_batches: Sequence[tuple[dict[str, torch.Tensor], torch.Tensor]], lr_scale: float = 1.0
@@ -93,3 +88,36 @@ class UncutRun:
                 for part in parts[1:]:
                     total = total + part
                 self.stage.set_gradients(number, {name: total})
+
+
+class UncutRun(Reference[StageRunner]):
+    """Trains the program in one piece."""
+
+    def __init__(
+        self, programs: ProgramPair, state: dict[str, torch.Tensor], optimizer: Optimizer, *, seed: int,
+        clip_norm: float | None, lanes: Plan | None = None, device: torch.device = _CPU,
+    ) -> None:  # fmt: skip
+        names = {s.kind: [x.name for x in programs.train.sources if x.kind == s.kind] for s in programs.train.sources}
+        more = [x.name for x in programs.eval.sources if x.kind in ("parameter", "buffer")]
+        parameters = {n: state[n] for n in dict.fromkeys([*names.get("parameter", []), *more]) if n in state}
+        buffers = buffer_names(programs)
+        held = StageState(
+            {n: t for n, t in parameters.items() if n not in buffers}, {n: state[n] for n in state if n in buffers}
+        )
+        stage = StageRunner(programs, (0, programs.train.block_count), held, optimizer, seed, device)
+        super().__init__(stage, programs, clip_norm, PlanLayout(programs, lanes) if lanes is not None else None)
+
+
+AnyReference = Reference[StageRunner] | Reference[StageChain]
+
+
+def reference_for(
+    plan: Plan, programs: ProgramPair, state: dict[str, torch.Tensor], optimizer: Optimizer, *, seed: int,
+    clip_norm: float | None, lanes: bool = True,
+) -> AnyReference:  # fmt: skip
+    """What a run of this plan must reproduce: the model uncut, unless a codec rounds what crosses the cuts."""
+    if not why_changed_on_the_way(plan):
+        added = plan if lanes else None
+        return UncutRun(programs, state, optimizer, seed=seed, clip_norm=clip_norm, lanes=added)
+    layout = PlanLayout(programs, plan)
+    return Reference(StageChain(layout, state, optimizer, seed), programs, clip_norm, layout)
