@@ -24,6 +24,7 @@ import msgspec
 import torch
 
 from benchmarks.sync.pairs_keeping import PairsKeeping
+from potluck.coordinator.run_folder.push_log import PUSHES, PushLog
 from potluck.coordinator.serving.push_threads import TERM, Serving
 from potluck.paramserver.applied_pushes import Push
 from potluck.paramserver.messages import PULL, PUSH, PushWords, worker_link
@@ -55,7 +56,7 @@ def _serve(core: int, seconds: float) -> dict[str, float]:
     orders: dict[str, queue.SimpleQueue[FromCoordinator]] = {f"w{i}": queue.SimpleQueue() for i in range(CLIENTS)}
     with tempfile.TemporaryDirectory() as name:
         keeping = PairsKeeping(Path(name))
-        server = ParameterServer({"w": torch.zeros(FLOATS)}, Policy(), Path(name), keeping.save)
+        server = ParameterServer({"w": torch.zeros(FLOATS)}, Policy(), PushLog(Path(name) / PUSHES), keeping.save)
         link = ZmqLink(COORDINATOR)
         serving = Serving(
             server, link, "run", lambda worker, message: orders[worker].put(message), keeping.pushed, keeping.lost,

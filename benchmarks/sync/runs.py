@@ -19,8 +19,8 @@ from benchmarks.sync.ledger import audited
 from benchmarks.testbed import Testbed, join_all
 from benchmarks.testbed.agents import environment, start_potluck
 from benchmarks.throughput.others import unhurried
+from potluck.coordinator.run_folder.push_log import PUSHES, entries
 from potluck.metrics.records import RECORDS, EvaluationRecord, PushRecord, Record, RunStarted, read_from
-from potluck.paramserver.push_log import PUSHES, entries
 
 LOOK_S = 0.05
 START_S = 120.0

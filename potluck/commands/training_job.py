@@ -12,6 +12,7 @@ from potluck.coordinator.options import Options
 from potluck.coordinator.run_folder.folder import check_resumable, kept_profile, known_run
 from potluck.coordinator.run_folder.folder_names import new_run_dir
 from potluck.coordinator.run_folder.process_record import RunProcess
+from potluck.coordinator.run_folder.push_log import PUSHES, workers_of
 from potluck.coordinator.run_folder.term_log import TERMS, read_terms
 from potluck.coordinator.samples.prepared_job import PreparedJob, prepare_job
 from potluck.coordinator.serving.serving_run import run_sync
@@ -19,7 +20,6 @@ from potluck.coordinator.training import TrainResult, run_on
 from potluck.errors import InputError
 from potluck.job.job import Job
 from potluck.metrics.records import RECORDS, has_ended
-from potluck.paramserver.push_log import PUSHES, workers_of
 from potluck.plan.baselines import even_plan
 from potluck.plan.cost.memory import SpanBytes, stage_bytes
 from potluck.plan.validate import read_plan, validate

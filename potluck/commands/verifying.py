@@ -15,9 +15,9 @@ from typing import Any
 import torch
 
 from potluck.commands.training_job import choose_plan
-from potluck.control.ledger import LEDGER, Ledger
 from potluck.coordinator.fleet.live_fleet import LiveFleet
 from potluck.coordinator.options import Options
+from potluck.coordinator.run_folder.ledger_file import LEDGER, Ledger
 from potluck.coordinator.samples.loading import training_loader
 from potluck.coordinator.samples.prepared_job import PreparedJob, prepare_job
 from potluck.coordinator.training import run_on

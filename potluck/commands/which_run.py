@@ -7,7 +7,7 @@ from pathlib import Path
 
 from potluck.commands.here import RUNS
 from potluck.commands.run_log import LOG
-from potluck.control.ledger import RUN
+from potluck.coordinator.run_folder.ledger_file import RUN
 from potluck.coordinator.run_folder.process_record import PROCESS, alive, written
 from potluck.errors import InputError
 from potluck.metrics.records import RECORDS

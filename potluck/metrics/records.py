@@ -6,17 +6,15 @@ written as the strings "nan", "inf" and "-inf" and read back as numbers.
 
 from __future__ import annotations
 
-import contextlib
 import math
-import os
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal
 
 import msgspec
 
-from potluck.errors import InputError, PotluckError
+from potluck.errors import InputError
+from potluck.journal import Journal, read_journal
 from potluck.types import Plan, RoundRecord, Value
 
 RECORDS = "records.jsonl"
@@ -168,30 +166,15 @@ class RecordLog:
     """records.jsonl, open for appending. Every record can be read as soon as `append` returns."""
 
     def __init__(self, path: Path) -> None:
-        self._path = path
-        self._lock = threading.Lock()  # records of checkpoints come from another thread
-        self._file = path.open("ab", buffering=0)  # what could not be written must not be tried again later
-        _cut_torn_end(path)
+        self._journal = Journal(path)
 
     def append(self, record: Record) -> None:
         """Add a record, whole or not at all; a PotluckError if there is no room for it."""
-        line = encode(record) + b"\n"
-        with self._lock:
-            end = os.fstat(self._file.fileno()).st_size
-            try:
-                while line:
-                    line = line[self._file.write(line) :]
-            except OSError as error:
-                with contextlib.suppress(OSError):  # else the torn end is cut when the file is opened again
-                    os.truncate(self._path, end)
-                raise PotluckError(
-                    f"{self._path}: cannot be written: {error.strerror}; "
-                    "free some space there, then go on from the last checkpoint with --resume"
-                ) from error
+        self._journal.append(encode(record), durable=False)
 
     def close(self) -> None:
         """Close the file."""
-        self._file.close()
+        self._journal.close()
 
 
 def read(path: Path) -> Iterator[Record]:
@@ -202,28 +185,7 @@ def read(path: Path) -> Iterator[Record]:
 
 def read_from(path: Path, offset: int) -> tuple[list[Record], int]:
     """The complete records from a byte offset on, and the offset to go on from, for following a run."""
-    try:
-        with path.open("rb") as file:
-            file.seek(offset)
-            data = file.read()
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read: {error.strerror}; give the folder of a run") from error
-    whole = data[: data.rfind(b"\n") + 1]
-    records = []
-    for number, line in enumerate(whole.splitlines(), start=1):
-        try:
-            records.append(decode(line))
-        except InputError as error:
-            raise InputError(f"{path}, line {number} from byte {offset}: {error}") from error
-    return records, offset + len(whole)
-
-
-def _cut_torn_end(path: Path) -> None:
-    """Remove an incomplete last line, so that the next record does not continue it."""
-    data = path.read_bytes()
-    end = data.rfind(b"\n") + 1
-    if end < len(data):
-        os.truncate(path, end)
+    return read_journal(path, decode, offset)
 
 
 def _tagged(value: Any) -> Any:

@@ -10,19 +10,17 @@ import math
 import threading
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Literal
 
 import msgspec
 import torch
 
-from potluck.errors import InputError, PotluckError
 from potluck.paramserver.applied_pushes import Book, Push, Seen
 from potluck.paramserver.events import Answer, Report
 from potluck.paramserver.harm import Norms
 from potluck.paramserver.outer import outer_factors
 from potluck.paramserver.policy import Policy
-from potluck.paramserver.push_log import PUSHES, Entered, Pushed, PushLog
+from potluck.paramserver.push_lines import Entered, Pushed, PushLedger
 from potluck.tensors.flat_vector import Flat
 from potluck.types import Pace
 
@@ -80,11 +78,10 @@ class ParameterServer:
     """Weights, who pushed what, and the policy in force."""
 
     def __init__(
-        self, tensors: _Tensors, policy: Policy, folder: Path, save: Save, *, buffers: Collection[str] = (),
-        velocity: _Tensors | None = None, version: int = 0, now_s: float = 0.0,
+        self, tensors: _Tensors, policy: Policy, ledger: PushLedger, save: Save, *, buffers: Collection[str] = (),
+        velocity: _Tensors | None = None, now_s: float = 0.0,
     ) -> None:  # fmt: skip
-        """Begins with these tensors, some of them buffers, which are of so many pushes; what the ledger has beyond
-        them is pushed again.
+        """Begins with these tensors, some of them buffers, which are of all the pushes in the ledger.
 
         Workers of before count as here until `leave` says that they are not, so that what the first of them pushes
         again does not count for all.
@@ -92,12 +89,7 @@ class ParameterServer:
         self._flat, self._policy, self._save = Flat.of(tensors, buffers), policy, save
         self._learnt = self._flat.only_learnt()
         self._rest = {name: t for name, t in tensors.items() if not t.is_floating_point()}
-        self._log = PushLog(folder / PUSHES, version)
-        if self._log.page.version != version:
-            raise InputError(
-                f"{folder / PUSHES}: ends with push {self._log.page.version}, and the weights are of {version}; "
-                "restore the ledger, or start anew"
-            )
+        self._log = ledger
         self._book, self._norms = Book(self._log.page), Norms()
         self._vector = self._flat.vector(tensors)
         self._velocity = self._velocity_of(velocity or {})
@@ -139,7 +131,6 @@ class ParameterServer:
             known = self._book.seen(worker)
             incarnation = known.incarnation + 1 if known is not None else 1
             self._log.append(Entered(worker=worker, incarnation=incarnation, samples=samples))
-            self._log.sync()
             self._book.enter(worker, incarnation)
             others = self._policy.left(worker, now_s)
             answer = self._policy.joined(worker, samples, now_s, step_s)
@@ -217,10 +208,7 @@ class ParameterServer:
                 page, weights, velocity = self._book.page(), self._newest(), self._velocity
                 if self._book.is_durable:
                     return weights.version
-            try:
-                self._log.sync()  # the ledger first: weights that it does not explain are of no use
-            except OSError as error:
-                raise PotluckError(f"{PUSHES}: cannot be written: {error.strerror}; free some space there") from error
+            self._log.sync()  # the ledger first: weights that it does not explain are of no use
             remembered = self._learnt.tensors(velocity) if velocity is not None else {}
             self._save(
                 weights.version, {**self._rest, **self._flat.tensors(weights.vector)},

@@ -12,6 +12,7 @@ from torch import nn
 from torch.nn import functional
 
 import potluck
+from potluck.coordinator.run_folder.push_log import PUSHES, PushLog, entries
 from potluck.coordinator.samples.prepared_job import PreparedJob, prepare_job
 from potluck.datasets.digits import digits
 from potluck.device.pushing.local_trainer import LocalTrainer
@@ -19,7 +20,6 @@ from potluck.paramserver.adsp import Adsp, Ours
 from potluck.paramserver.applied_pushes import Push, audit
 from potluck.paramserver.client import Client, Next
 from potluck.paramserver.policy import Bsp, Lockstep, Policy
-from potluck.paramserver.push_log import PUSHES, entries
 from potluck.paramserver.server import ParameterServer, Release, Reply
 from potluck.tensors.model_state import buffer_names
 from potluck.uncut.uncut_run import UncutRun
@@ -74,7 +74,7 @@ class Run:
             for worker, data in shards(skewed).items()
         }
         buffers = buffer_names(job.built.programs)
-        self.server = ParameterServer(state, policy, folder, lambda *saved: None, buffers=buffers)
+        self.server = ParameterServer(state, policy, PushLog(folder / PUSHES), lambda *saved: None, buffers=buffers)
         self.policy, self.everything = policy, samples()
         self.clients: dict[str, Client] = {}
         self.base: dict[str, torch.Tensor] = {}

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import numpy as np
 
+from potluck.coordinator.run_folder.push_log import PUSHES, entries
 from potluck.datasets.digits import digits
 from potluck.metrics.records import RECORDS, EvaluationRecord, IncidentRecord, read
 from potluck.paramserver.applied_pushes import Entry
-from potluck.paramserver.push_log import PUSHES, entries
 from tests.process.agents import ROOT, ended, free_port
 
 PATIENT_S = 120.0

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from benchmarks.testbed import Testbed, join_all, start_potluck
-from potluck.paramserver.push_log import PUSHES, entries
+from potluck.coordinator.run_folder.push_log import PUSHES, entries
 from potluck.types import COORDINATOR
 from tests.process.testbed_programs import PATIENCE_S, ROOT, fleet_of, on_a_testbed
 

@@ -18,10 +18,10 @@ from potluck.cli.verbs.train import summary
 from potluck.cli.verbs.verify import audit_lines
 from potluck.commands.verifying import compare
 from potluck.control.audit import audit
-from potluck.control.ledger import LEDGER
 from potluck.coordinator.fleet.live_fleet import LiveFleet
 from potluck.coordinator.options import Options
 from potluck.coordinator.run_folder.folder import RunFolder
+from potluck.coordinator.run_folder.ledger_file import LEDGER
 from potluck.coordinator.samples.prepared_job import prepare_job
 from potluck.coordinator.training import TrainResult, run_on
 from potluck.errors import InputError, PotluckError

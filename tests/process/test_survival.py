@@ -17,10 +17,10 @@ import torch
 
 from potluck.control.audit import audit
 from potluck.control.fault_script import Fault
-from potluck.control.ledger import LEDGER, Ledger
 from potluck.coordinator.fleet.fleet_profile import MeasuringTime, profile_fleet
 from potluck.coordinator.fleet.live_fleet import LiveFleet
 from potluck.coordinator.options import Options
+from potluck.coordinator.run_folder.ledger_file import LEDGER, Ledger
 from potluck.coordinator.samples.prepared_job import PreparedJob, prepare_job
 from potluck.coordinator.training import TrainResult, run_on
 from potluck.errors import DeviceError, PotluckError

@@ -10,9 +10,9 @@ import click
 from potluck.cli.session import emit, terminal
 from potluck.commands.here import own_fleet
 from potluck.control.audit import Audit, audit
+from potluck.coordinator.run_folder.push_log import PUSHES, entries, workers_of
 from potluck.job.job import load_job
 from potluck.paramserver.applied_pushes import audit as audit_pushes
-from potluck.paramserver.push_log import PUSHES, entries, workers_of
 from potluck.plan.validate import read_plan
 from potluck.settings.verb_settings import TrainSettings
 

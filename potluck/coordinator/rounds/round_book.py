@@ -6,10 +6,11 @@ import time
 from collections.abc import Mapping
 
 from potluck.control.commit import Judgement
-from potluck.control.ledger import Ledger, LedgerEntry, entry, loss_digest
+from potluck.control.ledger import LedgerEntry, entry, loss_digest
 from potluck.coordinator.contexts import TermContext
 from potluck.coordinator.rounds.announcer import Announcer
 from potluck.coordinator.rounds.feeder import FedRound
+from potluck.coordinator.run_folder.ledger_file import Ledger
 from potluck.types import RoundRecord
 from potluck.wire.messages import Begin, Ready
 

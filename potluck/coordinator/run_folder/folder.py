@@ -16,8 +16,9 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import save_file
 
-from potluck.control.ledger import LEDGER, RUN, Ledger, RunFacts, write_facts
+from potluck.control.ledger import RunFacts
 from potluck.coordinator.run_folder.folder_names import MODEL
+from potluck.coordinator.run_folder.ledger_file import LEDGER, RUN, Ledger, write_facts
 from potluck.coordinator.run_folder.term_log import TERMS, TermLog, read_terms
 from potluck.errors import InputError, PotluckError
 from potluck.job.job import Job
@@ -61,6 +62,7 @@ class RunFolder:
                 fresh.unlink(missing_ok=True)  # on a full disk, it is measured again
 
     def close(self) -> None:
+        self.terms.close()
         self.ledger.close()
         self.records.close()
         os.close(self._lock)

@@ -3,13 +3,11 @@ needs to know when it comes back to devices that held on."""
 
 from __future__ import annotations
 
-import contextlib
-import os
 from pathlib import Path
 
 import msgspec
 
-from potluck.errors import PotluckError
+from potluck.journal import Journal, read_journal
 from potluck.types import Plan, Value
 
 TERMS = "terms.jsonl"
@@ -27,32 +25,19 @@ class TermLog:
     """Terms, one JSON line each, on disk before any device is told of one."""
 
     def __init__(self, path: Path) -> None:
-        self._path = path
+        self._journal = Journal(path)
 
     def append(self, term: Term) -> None:
         """Writes one more; when this returns, it is on disk."""
-        try:
-            # What a crash cut off must not swallow this line.
-            torn = self._path.exists() and not self._path.read_bytes().endswith(b"\n") and self._path.stat().st_size > 0
-            with self._path.open("ab") as file:
-                file.write(b"\n" * torn + msgspec.json.encode(term) + b"\n")
-                file.flush()
-                os.fsync(file.fileno())
-        except OSError as error:
-            raise PotluckError(
-                f"{self._path}: cannot be written: {error.strerror}; free some space there and resume"
-            ) from error
+        self._journal.append(msgspec.json.encode(term), durable=True)
+
+    def close(self) -> None:
+        """Closes the file."""
+        self._journal.close()
 
 
 def read_terms(path: Path) -> dict[int, Term]:
     """Term → what was written of it; a line that a crash cut off was never told to anybody."""
-    found: dict[int, Term] = {}
-    try:
-        lines = path.read_bytes().splitlines()
-    except FileNotFoundError:
+    if not path.exists():
         return {}
-    for line in lines:
-        with contextlib.suppress(msgspec.MsgspecError, PotluckError):
-            term = msgspec.json.decode(line, type=Term)
-            found[term.term] = term
-    return found
+    return {term.term: term for term in read_journal(path, msgspec.json.Decoder(Term).decode)[0]}

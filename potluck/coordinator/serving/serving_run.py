@@ -14,6 +14,7 @@ from potluck.coordinator.fleet.live_fleet import LiveFleet
 from potluck.coordinator.fleet.readiness import FirstDevices
 from potluck.coordinator.options import Options
 from potluck.coordinator.run_folder.folder import RunFolder
+from potluck.coordinator.run_folder.push_log import PUSHES, PushLog, entries
 from potluck.coordinator.samples.prepared_job import PreparedJob
 from potluck.coordinator.serving.offering import Offering
 from potluck.coordinator.serving.push_tally import SyncTally
@@ -33,7 +34,6 @@ from potluck.metrics.records import (
 from potluck.paramserver.applied_pushes import missing_and_repeated
 from potluck.paramserver.messages import PushWords
 from potluck.paramserver.policies import Choice
-from potluck.paramserver.push_log import PUSHES, entries
 from potluck.paramserver.server import ParameterServer, Reply
 from potluck.program.program import encode
 from potluck.tensors.model_state import buffer_names
@@ -103,9 +103,9 @@ class SyncRun:
         whole = self._job.rounds * self._job.batch_size if self._job.rounds else None
         self._tally.total = whole or (self._job.epochs or 1) * self._tally.epoch_samples
         self._server = ParameterServer(
-            self._keeping.tensors, policy, self._folder.path, self._keeping.save, velocity=self._keeping.velocity,
-            version=self._keeping.version, buffers=buffer_names(self._prepared.built.programs),
-            now_s=time.monotonic(),
+            self._keeping.tensors, policy, PushLog(self._folder.path / PUSHES, self._keeping.version),
+            self._keeping.save, velocity=self._keeping.velocity,
+            buffers=buffer_names(self._prepared.built.programs), now_s=time.monotonic(),
         )  # fmt: skip
         self._serving = Serving(
             self._server, self._live.link, self._folder.run_id, roster.send, self._pushed,

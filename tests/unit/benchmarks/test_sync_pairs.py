@@ -12,6 +12,7 @@ import torch
 
 from benchmarks.sync.pairs import await_pushes, check
 from benchmarks.sync.pairs_keeping import PairsKeeping
+from potluck.coordinator.run_folder.push_log import PUSHES, PushLog
 from potluck.metrics.records import RECORDS, PushRecord, read
 from potluck.paramserver.applied_pushes import Push
 from potluck.paramserver.messages import PushWords
@@ -67,7 +68,7 @@ def test_what_goes_wrong_in_a_thread_is_an_error(keeping: PairsKeeping, what: st
 
 
 def test_pushes_have_records_and_weights_a_snapshot(keeping: PairsKeeping, tmp_path: Path):
-    server = ParameterServer({"w": torch.zeros(4)}, Policy(), tmp_path, keeping.save)
+    server = ParameterServer({"w": torch.zeros(4)}, Policy(), PushLog(tmp_path / PUSHES), keeping.save)
     server.enter("w0", 1, 0.0)
     keeping.pushed(SAID, server.push(SAID.push, torch.ones(4), 0.0, 0.0))
     assert server.save() == 1

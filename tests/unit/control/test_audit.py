@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 from potluck.control import audit as audit_module
 from potluck.control.audit import audit
-from potluck.control.ledger import Ledger, RunFacts, entry, write_facts
+from potluck.control.ledger import RunFacts, entry
+from potluck.coordinator.run_folder.ledger_file import Ledger, write_facts
 from potluck.datasets.sample_order import SampleOrder
 from potluck.errors import InputError
 

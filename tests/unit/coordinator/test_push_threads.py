@@ -10,13 +10,13 @@ import msgspec
 import pytest
 import torch
 
+from potluck.coordinator.run_folder.push_log import PUSHES, PushLog
 from potluck.coordinator.serving import push_threads as under_test
 from potluck.coordinator.serving.push_threads import Serving
 from potluck.errors import PotluckError
 from potluck.paramserver.applied_pushes import Push
 from potluck.paramserver.messages import PushWords
 from potluck.paramserver.policy import Policy
-from potluck.paramserver.push_log import PushLog
 from potluck.paramserver.server import ParameterServer, Reply
 from potluck.wire.link import Link
 
@@ -34,7 +34,7 @@ class NoLink:
 
 def test_a_push_that_finds_no_room_is_said_and_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(under_test, "_AGAIN_S", 0.01)
-    server = ParameterServer({"w": torch.zeros(2)}, Policy(), tmp_path, lambda *saved: None)
+    server = ParameterServer({"w": torch.zeros(2)}, Policy(), PushLog(tmp_path / PUSHES), lambda *saved: None)
     stuck: queue.SimpleQueue[PotluckError] = queue.SimpleQueue()
     failed: list[Exception] = []
     replies: list[Reply] = []

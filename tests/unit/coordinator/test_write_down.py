@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from potluck.control.ledger import LEDGER, Ledger, LedgerEntry, entry, loss_digest
+from potluck.control.ledger import LedgerEntry, entry, loss_digest
 from potluck.coordinator.rounds.round_book import write_down
+from potluck.coordinator.run_folder.ledger_file import LEDGER, Ledger
 
 TIED = "embed.weight is tied across a cut"
 

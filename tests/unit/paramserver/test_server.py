@@ -11,13 +11,13 @@ import msgspec
 import pytest
 import torch
 
+from potluck.coordinator.run_folder.push_log import PUSHES, PushLog, entries
 from potluck.errors import InputError, PotluckError
 from potluck.paramserver.adsp import Ours
 from potluck.paramserver.applied_pushes import Push, audit
 from potluck.paramserver.client import Client, Next
 from potluck.paramserver.outer import outer_factors
 from potluck.paramserver.policy import Bsp, Lockstep, Policy
-from potluck.paramserver.push_log import PUSHES, PushLog, entries
 from potluck.paramserver.server import Admission, ParameterServer
 from potluck.tensors.checkpoint import Position, load, newest, write
 from potluck.tensors.flat_vector import Flat
@@ -42,11 +42,11 @@ class Disk:
         """A server that goes on from what is on disk."""
         found = newest(self.folder)
         if found is None:
-            return ParameterServer(TENSORS, policy or Policy(), self.folder, self.save)
+            return ParameterServer(TENSORS, policy or Policy(), PushLog(self.folder / PUSHES), self.save)
         _, tensors, velocity = load(found.path)
         version = found.manifest.position.round
         return ParameterServer(
-            tensors, policy or Policy(), self.folder, self.save, velocity=velocity, version=version
+            tensors, policy or Policy(), PushLog(self.folder / PUSHES, version), self.save, velocity=velocity
         )  # fmt: skip
 
 
@@ -221,11 +221,11 @@ def test_a_torn_line_is_cut_off_and_a_damaged_one_named(tmp_path: Path) -> None:
     path = tmp_path / PUSHES
     whole = path.read_bytes()
     path.write_bytes(whole + b'{"type":"pus')
-    PushLog(path).close()
+    PushLog(path, 1).close()
     assert path.read_bytes() == whole
     path.write_bytes(b"nonsense\n" + whole)
     with pytest.raises(InputError, match="line 1"):
-        PushLog(path)
+        PushLog(path, 1)
 
 
 def test_many_threads_push_at_once_and_the_ledger_closes(tmp_path: Path) -> None:
@@ -308,7 +308,9 @@ def test_more_workers_have_less_added(momentum: float, workers: int) -> None:
 
 def test_running_statistics_move_towards_what_was_measured_and_stay_possible(tmp_path: Path) -> None:
     tensors = {"w": torch.zeros(2), "bn.running_var": torch.ones(1)}
-    server = ParameterServer(tensors, Ours(), tmp_path, lambda *saved: None, buffers={"bn.running_var"})
+    server = ParameterServer(
+        tensors, Ours(), PushLog(tmp_path / PUSHES), lambda *saved: None, buffers={"bn.running_var"}
+    )
     flat = server.flat
     assert [name for name, _ in flat.measured] == ["bn.running_var"]
     workers = {w: server.enter(w, 100, 0.0) for w in "abc"}
@@ -335,7 +337,7 @@ def test_a_worker_catches_up_with_what_it_learnt_but_not_with_what_it_measured()
 
 def test_a_statistic_that_is_not_finite_is_left_out(tmp_path: Path) -> None:
     tensors = {"w": torch.zeros(2), "mean": torch.zeros(1)}
-    server = ParameterServer(tensors, Policy(), tmp_path, lambda *saved: None, buffers={"mean"})
+    server = ParameterServer(tensors, Policy(), PushLog(tmp_path / PUSHES), lambda *saved: None, buffers={"mean"})
     admission = server.enter("a", 100, 0.0)
     reply = server.push(a_push(admission, "a", 1), torch.tensor([1.0, 1.0, math.inf]), 0.1, 1.0)
     assert reply.status == "skipped"
