@@ -21,7 +21,7 @@ import click
 
 from benchmarks.picture import document
 from benchmarks.sync.curves import PUSH_S, SPEEDS, STEP_S
-from potluck.paramserver.policies import choose
+from potluck.paramserver.policy_choice import choose
 from potluck.simulate.problem import Problem
 from potluck.simulate.push_policies import Crowd, Simulation
 

@@ -19,7 +19,7 @@ from typing import Any
 import click
 
 from benchmarks.picture import document
-from potluck.paramserver.policies import choose
+from potluck.paramserver.policy_choice import choose
 from potluck.simulate.problem import Problem
 from potluck.simulate.push_policies import Crowd, Simulation
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from potluck.control.fault_script import Fault
 from potluck.metrics.watcher import Watcher
-from potluck.paramserver.policies import Choice
+from potluck.paramserver.policy_choice import Choice
 from potluck.types import Plan
 
 

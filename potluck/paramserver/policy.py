@@ -2,7 +2,7 @@
 
 A worker trains on its own data, pushes the difference that it made, and pulls the newest weights. Adding a policy is a
 small class: `may_go` says whether a worker that has pushed may train on, `pace` when it pushes next, `scale` how much
-its push counts.
+its push counts (docs/extending.md).
 """
 
 from __future__ import annotations
@@ -28,9 +28,8 @@ class Worker:
 
 
 class Policy:
-    """Bookkeeping that all policies share. By itself: nobody waits, everybody pushes after each step (ASP)."""
+    """Bookkeeping that all policies share. By itself: nobody waits, everybody pushes after each step."""
 
-    name = "asp"
     waits = False  # whether a worker stands still from its push until it may go
     check_s: float | None = None  # how often the policy wants to be told the loss
     outer_momentum = 0.0  # of the server's own step
@@ -123,50 +122,3 @@ class Policy:
         while self._having[self.fewest] <= 0:
             del self._having[self.fewest]
             self.fewest += 1
-
-
-class Lockstep(Policy):
-    """Everybody trains the same number of steps, then all wait for the last (local SGD); with one step it is BSP."""
-
-    name = "local"
-    waits = True
-
-    def __init__(self, steps: int = 40) -> None:
-        super().__init__()
-        if steps < 1:
-            raise ValueError(f"a worker trains at least one step before it pushes, not {steps}")
-        self.steps = steps
-
-    def may_go(self, worker: str) -> bool:
-        return self.workers[worker].pushes <= self.fewest
-
-    def pace(self, worker: str, now_s: float) -> Pace:
-        return Pace(f"{self.steps} steps each, then everybody waits for the last", steps=self.steps)
-
-
-class Bsp(Lockstep):
-    """Bulk-synchronous: all push after every step and wait for the last."""
-
-    name = "bsp"
-
-    def __init__(self) -> None:
-        super().__init__(steps=1)
-
-
-class Ssp(Policy):
-    """Stale-synchronous: nobody is more than so many pushes ahead of the last."""
-
-    name = "ssp"
-    waits = True
-
-    def __init__(self, ahead: int = 40) -> None:
-        super().__init__()
-        if ahead < 0:
-            raise ValueError(f"a worker is at least 0 pushes ahead of the last, not {ahead}")
-        self.ahead = ahead
-
-    def may_go(self, worker: str) -> bool:
-        return self.workers[worker].pushes - self.fewest <= self.ahead
-
-    def pace(self, worker: str, now_s: float) -> Pace:
-        return Pace(f"after every step, at most {self.ahead} ahead of the last", steps=1)

@@ -16,10 +16,13 @@ from potluck.coordinator.run_folder.push_log import PUSHES, PushLog, entries
 from potluck.coordinator.samples.prepared_job import PreparedJob, prepare_job
 from potluck.datasets.digits import digits
 from potluck.device.pushing.local_trainer import LocalTrainer
-from potluck.paramserver.adsp import Adsp, Ours
 from potluck.paramserver.applied_pushes import Push, audit
 from potluck.paramserver.client import Client, Next
-from potluck.paramserver.policy import Bsp, Lockstep, Policy
+from potluck.paramserver.policies.adsp import Adsp
+from potluck.paramserver.policies.bsp import Bsp
+from potluck.paramserver.policies.local import Lockstep
+from potluck.paramserver.policies.ours import Ours
+from potluck.paramserver.policy import Policy
 from potluck.paramserver.server import ParameterServer, Release, Reply
 from potluck.tensors.model_state import buffer_names
 from potluck.uncut.uncut_run import UncutRun

@@ -16,7 +16,7 @@ from potluck.commands.verifying import TOLERANCE, compare
 from potluck.coordinator.fleet.live_fleet import LiveFleet
 from potluck.coordinator.options import Options
 from potluck.coordinator.samples.prepared_job import prepare_job
-from potluck.paramserver.policies import choose
+from potluck.paramserver.policy_choice import choose
 from potluck.types import DeviceSpec, Fleet
 from tests.models.zoo import core_cases
 from tests.models.zoo_jobs import case_job, cut, grouped

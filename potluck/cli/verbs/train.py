@@ -93,7 +93,7 @@ def train(job_file: str, settings: TrainSettings, *, resume: bool) -> int:
             listening=invitation(settings, it.display.announce, owned_data(job)), chaos=chaos,
         )  # fmt: skip
         if settings.sync is not None:
-            from potluck.paramserver.policies import choose
+            from potluck.paramserver.policy_choice import choose
 
             options = replace(options, sync=choose(settings.sync), data=settings.data)
         result = train_job(job, fleet, options)

@@ -33,7 +33,7 @@ from potluck.metrics.records import (
 )
 from potluck.paramserver.applied_pushes import missing_and_repeated
 from potluck.paramserver.messages import PushWords
-from potluck.paramserver.policies import Choice
+from potluck.paramserver.policy_choice import Choice
 from potluck.paramserver.server import ParameterServer, Reply
 from potluck.program.program import encode
 from potluck.tensors.model_state import buffer_names
@@ -113,7 +113,7 @@ class SyncRun:
             self._options.timeout_s,
         )  # fmt: skip
         self._keeping.serve(self._server, self._serving)
-        self._tally.begins(self._prepared.facts.digest, policy.name, here, slowest_s)
+        self._tally.begins(self._prepared.facts.digest, self._choice.name, here, slowest_s)
         if self._options.chaos:
             self._rehearsal = FaultRehearsal(roster, self._options.chaos, self._tally.round, self._tally.started_s)
         roster.closed = False

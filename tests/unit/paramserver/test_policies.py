@@ -2,18 +2,39 @@
 
 from __future__ import annotations
 
+import pkgutil
+
 import pytest
 
 from potluck.errors import InputError
-from potluck.paramserver.adacomm import AdaComm
-from potluck.paramserver.adsp import Adsp, Ours
-from potluck.paramserver.policies import POLICIES, choose
-from potluck.paramserver.policy import Lockstep, Ssp
+from potluck.paramserver import policies, policy_choice
+from potluck.paramserver.policies.adacomm import AdaComm
+from potluck.paramserver.policies.adsp import Adsp
+from potluck.paramserver.policies.local import Lockstep
+from potluck.paramserver.policies.ours import Ours
+from potluck.paramserver.policies.ssp import Ssp
+from potluck.paramserver.policy import Policy
+from potluck.paramserver.policy_choice import choose, policy_names, register
+from potluck.paramserver.policy_values import counted, plain
 
 
-@pytest.mark.parametrize("name", POLICIES)
-def test_every_policy_has_its_name(name: str) -> None:
-    assert choose(name).policy(0.1).name == name
+def test_every_file_of_a_policy_is_one_that_users_may_name() -> None:
+    files = {module.name for module in pkgutil.iter_modules(policies.__path__)}
+    assert set(policy_names()) == files
+
+
+def test_a_policy_of_somebody_else_is_named_as_ours_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(policy_choice, "_FACTORIES", dict(policy_choice._FACTORIES))
+    register("theirs", counted(lambda steps, period_s: Lockstep(2 * steps), "pairs of steps", usual=3))
+    made = [choose(text).policy(0.1) for text in ("theirs", "theirs:4")]
+    assert [policy.steps for policy in made if isinstance(policy, Lockstep)] == [6, 8]
+    with pytest.raises(InputError, match=r"give one of bsp, .*, theirs$"):
+        choose("thiers")
+    with pytest.raises(InputError, match="give a number of pairs of steps, at least 1"):
+        choose("theirs:x")
+    for taken in ("theirs", "bsp", "a:b"):
+        with pytest.raises(InputError, match="give it another"):
+            register(taken, plain(Policy))
 
 
 def test_values_reach_the_policy_and_the_rest_follows_from_the_slowest_step() -> None:
@@ -36,7 +57,7 @@ def test_values_reach_the_policy_and_the_rest_follows_from_the_slowest_step() ->
     ("text", "words"),
     [
         ("nope", "no such policy; give one of bsp"),
-        ("bsp:3", "bsp takes no value"),
+        ("bsp:3", "takes no value"),
         ("local:0", "give a number of steps, at least 1"),
         ("ssp:-1", "at least 0"),
         ("adsp:fast", "--sync .adsp:fast.: "),

@@ -11,13 +11,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from potluck.paramserver.adacomm import AdaComm
-from potluck.paramserver.adsp import Adsp, Ours
 from potluck.paramserver.applied_pushes import Push
 from potluck.paramserver.client import Client, Next
 from potluck.paramserver.events import Answer, Report
-from potluck.paramserver.policies import POLICIES
-from potluck.paramserver.policy import Bsp, Lockstep, Policy, Ssp
+from potluck.paramserver.policies.adacomm import AdaComm
+from potluck.paramserver.policies.adsp import Adsp
+from potluck.paramserver.policies.bsp import Bsp
+from potluck.paramserver.policies.local import Lockstep
+from potluck.paramserver.policies.ours import Ours
+from potluck.paramserver.policies.ssp import Ssp
+from potluck.paramserver.policy import Policy
+from potluck.paramserver.policy_choice import choose, policy_names
 
 PERIOD_S = 10.0
 speeds = st.lists(st.floats(0.02, 1.0), min_size=1, max_size=6)
@@ -214,9 +218,9 @@ def test_stale_synchronous_keeps_its_bound(step_s: list[float], ahead: int) -> N
     assert sum(world.pushes.values()) > 0
 
 
-@pytest.mark.parametrize("name", sorted(POLICIES))
+@pytest.mark.parametrize("name", sorted(policy_names()))
 def test_who_leaves_sets_the_others_free_and_who_comes_holds_nobody_up(name: str) -> None:
-    policy = POLICIES[name]()
+    policy = choose(name).policy(1.5)
     for worker in "abc":
         policy.joined(worker, 10, 0.0)
     for worker in "ab":
@@ -230,9 +234,9 @@ def test_who_leaves_sets_the_others_free_and_who_comes_holds_nobody_up(name: str
     assert policy.workers["d"].pushes == policy.workers["a"].pushes
 
 
-@pytest.mark.parametrize("name", sorted(POLICIES))
+@pytest.mark.parametrize("name", sorted(policy_names()))
 def test_every_decision_has_a_reason(name: str) -> None:
-    world = World(POLICIES[name](), [0.3, 0.5])
+    world = World(choose(name).policy(1.5), [0.3, 0.5])
     world.run(130.0)
     assert all(world.reasons)
     assert all(client.pace.reason for client in world.clients.values())
@@ -285,9 +289,11 @@ def test_our_pushes_count_by_data_and_old_ones_less() -> None:
 
 
 @settings(max_examples=60, deadline=None)
-@given(st.sampled_from(sorted(POLICIES)), st.lists(st.tuples(st.sampled_from("abcd"), st.booleans()), max_size=40))
+@given(
+    st.sampled_from(sorted(policy_names())), st.lists(st.tuples(st.sampled_from("abcd"), st.booleans()), max_size=40)
+)
 def test_whoever_comes_and_goes_somebody_always_goes_on(name: str, events: list[tuple[str, bool]]) -> None:
-    policy = POLICIES[name]()
+    policy = choose(name).policy(1.5)
     for worker, pushes in events:
         if worker not in policy.workers:
             policy.joined(worker, 10, 1.0)

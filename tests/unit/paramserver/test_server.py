@@ -13,11 +13,13 @@ import torch
 
 from potluck.coordinator.run_folder.push_log import PUSHES, PushLog, entries
 from potluck.errors import InputError, PotluckError
-from potluck.paramserver.adsp import Ours
 from potluck.paramserver.applied_pushes import Push, audit
 from potluck.paramserver.client import Client, Next
 from potluck.paramserver.outer import outer_factors
-from potluck.paramserver.policy import Bsp, Lockstep, Policy
+from potluck.paramserver.policies.bsp import Bsp
+from potluck.paramserver.policies.local import Lockstep
+from potluck.paramserver.policies.ours import Ours
+from potluck.paramserver.policy import Policy
 from potluck.paramserver.server import Admission, ParameterServer
 from potluck.tensors.checkpoint import Position, load, newest, write
 from potluck.tensors.flat_vector import Flat

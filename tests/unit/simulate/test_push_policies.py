@@ -7,9 +7,11 @@ import math
 import numpy as np
 import pytest
 
-from potluck.paramserver.adsp import Adsp, Ours
-from potluck.paramserver.policies import POLICIES
-from potluck.paramserver.policy import Bsp, Lockstep
+from potluck.paramserver.policies.adsp import Adsp
+from potluck.paramserver.policies.bsp import Bsp
+from potluck.paramserver.policies.local import Lockstep
+from potluck.paramserver.policies.ours import Ours
+from potluck.paramserver.policy_choice import choose, policy_names
 from potluck.simulate.problem import Problem
 from potluck.simulate.push_policies import Crowd, PushOutcome, Simulation
 
@@ -22,10 +24,10 @@ def a_fleet(workers: int, seed: int = 0, **others: float) -> Crowd:
 
 
 def simulated(name: str, fleet: Crowd, seed: int = 0, until_s: float = 1200.0, target: float = TARGET) -> PushOutcome:
-    return Simulation(POLICIES[name](), fleet, Problem.of(), seed).run(until_s, target)
+    return Simulation(choose(name).policy(1.5), fleet, Problem.of(), seed).run(until_s, target)
 
 
-@pytest.mark.parametrize("name", sorted(POLICIES))
+@pytest.mark.parametrize("name", sorted(policy_names()))
 def test_every_policy_reaches_the_target_and_says_why_it_does_what_it_does(name: str) -> None:
     found = [simulated(name, PAPER, seed, until_s=3600.0) for seed in range(2)]
     assert all(outcome.reached_s is not None for outcome in found)

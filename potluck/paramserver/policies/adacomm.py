@@ -5,15 +5,14 @@ from __future__ import annotations
 import math
 
 from potluck.paramserver.events import Answer
-from potluck.paramserver.policy import Lockstep
+from potluck.paramserver.policies.local import Lockstep
+from potluck.paramserver.policy_values import counted
 
 _LEAST_ROUNDS = 5  # that all push between two decisions: a loss that rests on fewer is mostly chance
 
 
 class AdaComm(Lockstep):
     """steps = ceil(first steps × root of loss over first loss) at every check; halved where that is no fewer."""
-
-    name = "adacomm"
 
     def __init__(self, steps: int = 40, check_s: float = 60.0) -> None:
         super().__init__(steps)
@@ -35,3 +34,6 @@ class AdaComm(Lockstep):
         self.steps = found if found < before else max(1, math.ceil(before / 2))
         paces = {name: self.pace(name, now_s) for name in self.workers}
         return Answer(paces=paces, reason=f"{self.steps} steps instead of {before}: the loss is {loss:.3g}")
+
+
+FACTORY = counted(AdaComm, "steps to begin with")

@@ -14,15 +14,13 @@ import math
 from dataclasses import dataclass, field
 
 from potluck.paramserver.curve import Reward, reward
-from potluck.paramserver.events import Answer, Report
+from potluck.paramserver.events import Answer
 from potluck.paramserver.policy import Policy
+from potluck.paramserver.policy_values import timed
 from potluck.types import Pace
 
 _GOAL = 0.9  # of the loss at the beginning of a search: what the rewards of different rates are compared by
 _JUMP = 1.3  # by which the loss rises before the rate is searched anew
-_FEW = 2  # pushes in a check period to begin with: twenty steps of the slowest worker between two, by default
-_FEW_STEPS = 5
-_DOUBTS = 2  # rates in a row that may look worse by chance
 
 
 @dataclass
@@ -42,7 +40,6 @@ class _Search:
 class Adsp(Policy):
     """As published: three losses a check period, the first rate that is no better ends the search."""
 
-    name = "adsp"
     robust = False
     losses_a_period = 2  # and the one at its end
 
@@ -145,44 +142,4 @@ class Adsp(Policy):
         return max(1, int(self.period_s / 2 / slowest_s)) if slowest_s > 0 else 10**6
 
 
-class Ours(Adsp):
-    """ADSP with more losses a period, a fit that outliers do not sway, pushes that count by data and by age, and
-    momentum at the server.
-
-    The search begins with a few pushes and doubles them; where more is worse from the start, it tries fewer. A rate
-    that looks worse by less than the fit is sure of does not end the search at once; one that is worse beyond doubt
-    does.
-    """
-
-    name = "ours"
-    robust = True
-    outer_momentum = 0.2
-    losses_a_period = 6
-
-    def scale(self, report: Report) -> float:
-        """A worker counts by the size of its data set, and less if each other has pushed more than once meanwhile."""
-        part = self.workers[report.worker].samples / self.samples if self.samples else 1 / len(self.workers)
-        late = max(0, report.staleness - (len(self.workers) - 1))
-        return part / math.sqrt(1 + late / len(self.workers))
-
-    def _first_rate(self, before: int | None) -> int:
-        return before or _FEW
-
-    def _most(self) -> int:
-        """At least a few steps of the slowest worker between two pushes, else counts drift apart by whole steps; and
-        pushing and pulling, which goes on beside training but not for nothing, takes at most a tenth of the time."""
-        slowest_s = max((w.step_s or 0.0 for w in self.workers.values()), default=0.0)
-        by_steps = max(1, int(self.period_s / _FEW_STEPS / slowest_s)) if slowest_s > 0 else 10**6
-        return min(max(1, super()._most() // 5), by_steps)
-
-    def _following(self, rate: int, found: Reward | None, before: tuple[int, Reward] | None) -> int | None:
-        best = self._search.best
-        least, most = min(self._search.tried), max(self._search.tried)
-        doubtful = (
-            found is None or before is None or (self._search.worse < _DOUBTS and not before[1].better_than(found))
-        )
-        if best is not None and best[0] == least and rate == most and not doubtful:
-            return least // 2  # more was worse: is fewer better?
-        if rate == least and rate != most:
-            return rate // 2 if best is not None and best[0] == rate else None
-        return rate * 2 if doubtful or (best is not None and best[0] == rate) else None
+FACTORY = timed(Adsp)

@@ -1,0 +1,55 @@
+"""Policies by the names that users give them, like `adsp`, `local:16` or `ours:30s`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from potluck.errors import InputError
+from potluck.paramserver.policies import adacomm, adsp, asp, bsp, local, ours, ssp
+from potluck.paramserver.policy import Policy
+from potluck.paramserver.policy_values import Factory, Make
+
+_FACTORIES: dict[str, Factory] = {
+    "bsp": bsp.FACTORY,
+    "ssp": ssp.FACTORY,
+    "asp": asp.FACTORY,
+    "local": local.FACTORY,
+    "adacomm": adacomm.FACTORY,
+    "adsp": adsp.FACTORY,
+    "ours": ours.FACTORY,
+}
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What a user wants; what is not said is chosen when the workers are known."""
+
+    name: str
+    make: Make
+
+    def policy(self, slowest_s: float) -> Policy:
+        """The policy, given how long a step takes the slowest worker."""
+        return self.make(slowest_s)
+
+
+def register(name: str, factory: Factory) -> None:
+    """Adds a policy that users may name; `policy_values` has factories for the usual kinds of value."""
+    if name in _FACTORIES or ":" in name:
+        raise InputError(f"push policy {name!r}: there is one of this name, or it has a colon; give it another")
+    _FACTORIES[name] = factory
+
+
+def policy_names() -> tuple[str, ...]:
+    """Every policy that there is."""
+    return tuple(_FACTORIES)
+
+
+def choose(text: str) -> Choice:
+    """What `NAME` or `NAME:VALUE` asks for."""
+    name, colon, value = text.partition(":")
+    if name not in _FACTORIES:
+        raise InputError(f"--sync {text!r}: no such policy; give one of {', '.join(policy_names())}")
+    try:
+        return Choice(name, _FACTORIES[name](value if colon else None))
+    except InputError as error:
+        raise InputError(f"--sync {text!r}: {error}") from None
