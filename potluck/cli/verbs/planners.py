@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from difflib import get_close_matches
 from typing import Any
 
 import msgspec
@@ -11,17 +10,14 @@ import msgspec
 from potluck.cli.display.working import working
 from potluck.cli.verbs.measured import Check, MeasuredJob, measured
 from potluck.commands.here import local_fleet
-from potluck.errors import InputError
-from potluck.plan.baselines import PLANNERS
 from potluck.plan.groups import shareable
+from potluck.plan.named_planners import OWN, check_planner, planned_by
 from potluck.plan.search.plan_search import Found, find_plan
 from potluck.profile.store import load
 from potluck.settings.fleet_file import read_fleet
 from potluck.settings.verb_settings import PlanSettings
 from potluck.simulate.outlook import Outlook
 from potluck.types import Plan
-
-OWN = "potluck"
 
 
 @dataclass(frozen=True)
@@ -31,15 +27,6 @@ class PlannersAnswer:
     planner: str
     plan: Plan
     found: Found | None = None
-
-
-def check_planner(name: str) -> None:
-    """Raises unless there is such a planner."""
-    names = (OWN, *PLANNERS)
-    if name not in names:
-        near = get_close_matches(name, names, n=1)
-        hint = f"did you mean {near[0]}?" if near else f"give one of {', '.join(names)}"
-        raise InputError(f"--planner: {name!r} is not known; {hint}")
 
 
 def ground(job_file: str, settings: PlanSettings, check: Check = lambda job, sizes: None) -> MeasuredJob:
@@ -75,7 +62,7 @@ def ask(planner: str, it: MeasuredJob, seconds: float) -> PlannersAnswer:
     if planner != OWN:
         rows = it.job.micro_batch if any(r == it.job.micro_batch for r, _ in it.sizes) else it.sizes[0][0]
         count = next(c for r, c in it.sizes if r == rows)
-        return PlannersAnswer(planner, PLANNERS[planner](facts, it.profile, rows, count))
+        return PlannersAnswer(planner, planned_by(planner, facts, it.profile, rows, count))
     found = find_plan(facts, it.profile, it.sizes, seconds=seconds)
     return PlannersAnswer(planner, found.plan, found)
 

@@ -16,10 +16,10 @@ from potluck.cli.session import emit, failures_as_json
 from potluck.cli.targets import check_writable, write_text
 from potluck.cli.verbs.measured import MeasuredJob
 from potluck.cli.verbs.plan import explainer
-from potluck.cli.verbs.planners import OWN, ask, ground, known_names, look, run_summary
+from potluck.cli.verbs.planners import ask, ground, known_names, look, run_summary
 from potluck.cli.verbs.what_if_flags import WhatIfs, read_changes
 from potluck.errors import InputError, PlanError
-from potluck.plan.baselines import PLANNERS
+from potluck.plan.named_planners import OWN, planner_names
 from potluck.plan.search.plan_search import Found
 from potluck.plan.validate import read_plan, validate
 from potluck.settings.verb_settings import PlanSettings
@@ -134,7 +134,7 @@ def _compare(it: MeasuredJob, changed: MeasuredJob, inquiry: _Inquiry) -> int:
     """Shows all planners side by side, and draws the best plan that fits if asked to."""
     runs: list[tuple[str, Outlook | str]] = []
     found: Found | None = None
-    names = (OWN, *PLANNERS)
+    names = planner_names()
     with working() as say:
         for number, name in enumerate(names, start=1):
             say(f"asking {name}, {number} of {len(names)}")
