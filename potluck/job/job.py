@@ -14,7 +14,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from potluck.errors import InputError
-from potluck.job.learning_rates import Schedule
+from potluck.job.learning_rates import LearningRate
 from potluck.job.optimizers import SGD, Adagrad, Adam, AdamW, Optimizer, RMSprop
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ class Job:
     epochs: int | None = None  # exactly one of epochs and rounds
     rounds: int | None = None
     seed: int = 0
-    schedule: Schedule | Callable[[int], float] | None = None  # round → multiplier of the base learning rate
+    schedule: LearningRate | Callable[[int], float] | None = None  # round → multiplier of the base learning rate
     clip_norm: float | None = None  # largest norm of the whole gradient
     metrics: Mapping[str, Callable[[Any, Any], float]] = field(default_factory=dict)  # over the whole evaluation set
     reduce: Callable[[Any, Any], Any] | None = None  # (outputs, labels) → rows for the metrics, run on the devices

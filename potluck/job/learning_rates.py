@@ -89,10 +89,10 @@ class Linear(_Schedule, frozen=True, kw_only=True):
         return 1 + (self.end - 1) * progress
 
 
-Schedule = Constant | Step | Cosine | Linear
+LearningRate = Constant | Step | Cosine | Linear
 
 
-def multiplier(schedule: Schedule | Callable[[int], float] | None, round: int) -> float:
+def multiplier(schedule: LearningRate | Callable[[int], float] | None, round: int) -> float:
     """The multiplier of the base learning rate in a round; None means 1. A user's function is checked."""
     if schedule is None:
         return 1.0
