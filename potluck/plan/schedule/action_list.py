@@ -12,7 +12,7 @@ import msgspec
 
 from potluck.plan.schedule.holders import own_micro_batches, stage_of
 from potluck.plan.schedule.known_schedules import schedule_named
-from potluck.plan.schedule.schedules import Pass
+from potluck.plan.schedule.schedules import Way
 from potluck.types import Plan
 
 ActionKind = Literal[
@@ -70,7 +70,7 @@ def late_weights(plan: Plan, stage: int) -> int:
     return plan.stages[stage].late_weights if stage else 0
 
 
-def _step(work: Pass, micro_batch: int, *, first: bool, last: bool) -> list[Action]:
+def _step(work: Way, micro_batch: int, *, first: bool, last: bool) -> list[Action]:
     """A forward or a backward with what has to arrive before it and to leave after it."""
     kinds: list[ActionKind]
     if work == "forward":  # the first stage receives too: its feeds come from the coordinator

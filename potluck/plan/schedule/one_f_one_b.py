@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from potluck.plan.schedule.schedules import Schedule, Work
+from potluck.plan.schedule.schedules import Pass, Schedule
 from potluck.types import DEFAULT_SCHEDULE
 
 
@@ -13,9 +13,9 @@ class OneForwardOneBackward(Schedule):
 
     name = DEFAULT_SCHEDULE
 
-    def order(self, depth: int, micro_batches: int) -> Sequence[Work]:
+    def order(self, depth: int, micro_batches: int) -> Sequence[Pass]:
         """K forwards, one backward and one forward in turn, the backwards that are left."""
-        listed: list[Work] = []
+        listed: list[Pass] = []
         for j in range(micro_batches + depth):
             if j >= depth and j - depth < micro_batches:
                 listed.append(("backward", j - depth))

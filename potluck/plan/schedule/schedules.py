@@ -8,8 +8,8 @@ from functools import lru_cache
 from itertools import accumulate
 from typing import ClassVar, Literal
 
-Pass = Literal["forward", "backward"]
-Work = tuple[Pass, int]  # with its micro-batch
+Way = Literal["forward", "backward"]
+Pass = tuple[Way, int]  # with its micro-batch
 
 
 class Schedule(ABC):
@@ -22,7 +22,7 @@ class Schedule(ABC):
     flushes: ClassVar[bool] = True  # whether a round ends with nothing in flight
 
     @abstractmethod
-    def order(self, depth: int, micro_batches: int) -> Sequence[Work]:
+    def order(self, depth: int, micro_batches: int) -> Sequence[Pass]:
         """What a stage does in a round: each micro-batch once forward, and later once backward."""
 
     def in_flight(self, depth: int, micro_batches: int) -> int:
@@ -43,7 +43,7 @@ class Schedule(ABC):
 
     def wrong_depth(self, depths: Sequence[int], stage: int, micro_batches: int) -> str:
         """What is wrong with the depth of a stage and which to give, in words; "" if nothing is."""
-        return ""
+        return "" if depths[stage] > 0 else f"{depths[stage]} is no depth; give at least 1, or leave it out"
 
 
 @lru_cache(maxsize=4096)

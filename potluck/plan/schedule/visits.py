@@ -4,70 +4,68 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
-from itertools import count
 
 from potluck.errors import PlanError
-from potluck.plan.schedule.schedules import Pass, Schedule, Work
+from potluck.plan.schedule.schedules import Pass, Schedule, Way
 
-Visit = tuple[int, Pass, int]  # stage, work, micro-batch
+Visit = tuple[int, Way, int]  # stage, work, micro-batch
 
 
 @lru_cache(maxsize=128)
 def visits(schedule: Schedule, depths: tuple[int, ...], micro_batches: int) -> tuple[Visit, ...]:
-    """A round of stages with these depths; PlanError if it cannot be worked through."""
+    """A round of stages with these depths; PlanError if it cannot be worked through.
+
+    In each tick every stage runs one backward, later stages first, and then one forward, earlier ones first. No
+    backward comes before the tick of its stage's depth. So messages of 1F1B get their turn on a line in an order that
+    is nearly the one of time.
+    """
     orders = [schedule.order(depth, micro_batches) for depth in depths]
     for depth, order in zip(depths, orders, strict=True):
         _check(schedule, order, depth, micro_batches)
-    return tuple(_walk(schedule, orders, depths))
+    progress, found, tick = _Progress(orders), list[Visit](), 0
+    while len(found) < sum(map(len, orders)):
+        some = [v for p in reversed(range(len(depths))) if tick >= depths[p] for v in progress.step(p, "backward")]
+        some += [v for p in range(len(depths)) for v in progress.step(p, "forward")]
+        if not some and tick >= max(depths):
+            raise PlanError(
+                f"plan: schedule: {schedule.name!a} deadlocks with depths {', '.join(map(str, depths))}: "
+                f"{progress.stuck()}; change the depths, or correct its order"
+            )
+        found += some
+        tick += 1
+    return tuple(found)
 
 
-def _check(schedule: Schedule, order: Sequence[Work], depth: int, micro_batches: int) -> None:
-    wanted = {(work, j) for work in ("forward", "backward") for j in range(micro_batches)}
+def _check(schedule: Schedule, order: Sequence[Pass], depth: int, micro_batches: int) -> None:
+    wanted = {(way, j) for way in ("forward", "backward") for j in range(micro_batches)}
     if len(order) != len(wanted) or set(order) != wanted:
         where = f"in a stage of depth {depth} with {micro_batches} micro-batches"
         raise PlanError(f"plan: schedule: {schedule.name!a} forgets or repeats work {where}; correct its order")
 
 
-def _walk(schedule: Schedule, orders: Sequence[Sequence[Work]], depths: Sequence[int]) -> Iterator[Visit]:
-    """In each tick every stage runs one backward, later stages first, and one forward, earlier ones first.
+class _Progress:
+    """How far each stage has come in its order."""
 
-    No backward comes before the tick of its stage's depth. So messages of 1F1B get their turn on a line in an order
-    that is nearly the one of time.
-    """
-    last, left = len(orders) - 1, sum(map(len, orders))
-    at = [0] * len(orders)
-    done: set[Visit] = set()
+    def __init__(self, orders: Sequence[Sequence[Pass]]) -> None:
+        self._orders, self._at = orders, [0] * len(orders)
+        self._done: set[Visit] = set()
 
-    def ready(p: int, wanted: Pass) -> Visit | None:
-        if at[p] == len(orders[p]) or orders[p][at[p]][0] != wanted:
-            return None
-        j = orders[p][at[p]][1]
-        if wanted == "forward":
-            fine = p == 0 or (p - 1, "forward", j) in done
-        else:
-            fine = (p, "forward", j) in done and (p == last or (p + 1, "backward", j) in done)
-        return (p, wanted, j) if fine else None
+    def step(self, p: int, way: Way) -> Iterator[Visit]:
+        """The next work of a stage, if it goes that way and what it waits for is done."""
+        order, at = self._orders[p], self._at[p]
+        if at < len(order) and order[at][0] == way and self._may(p, way, order[at][1]):
+            visit = (p, way, order[at][1])
+            self._done.add(visit)
+            self._at[p] += 1
+            yield visit
 
-    for tick in count():
-        if len(done) == left:
-            return
-        before = len(done)
-        for p, work in _tick(len(orders)):
-            if (work == "forward" or tick >= depths[p]) and (visit := ready(p, work)) is not None:
-                done.add(visit)
-                at[p] += 1
-                yield visit
-        if len(done) == before and tick >= max(depths):
-            stuck = next(p for p in range(len(orders)) if at[p] < len(orders[p]))
-            work, j = orders[stuck][at[stuck]]
-            raise PlanError(
-                f"plan: schedule: {schedule.name!a} deadlocks with depths {', '.join(map(str, depths))}: stage {stuck} "
-                f"waits for ever to run micro-batch {j} {work}; change the depths, or correct its order"
-            )
+    def _may(self, p: int, way: Way, j: int) -> bool:
+        if way == "forward":
+            return p == 0 or (p - 1, way, j) in self._done
+        return (p, "forward", j) in self._done and (p + 1 == len(self._orders) or (p + 1, way, j) in self._done)
 
-
-def _tick(stages: int) -> Iterator[tuple[int, Pass]]:
-    for p in reversed(range(stages)):
-        yield p, "backward"
-    for p in range(stages):
-        yield p, "forward"
+    def stuck(self) -> str:
+        """The first stage that has work left, in words."""
+        p = next(p for p, order in enumerate(self._orders) if self._at[p] < len(order))
+        way, j = self._orders[p][self._at[p]]
+        return f"stage {p} waits for ever to run micro-batch {j} {way}"

@@ -81,6 +81,7 @@ UNFIT: list[tuple[list[tuple[str, object]], str]] = [
     ([("stages.1.codec", "haff")], "plan: stages[1].codec: 'haff' is not known here"),
     ([("stages.0.depth", 7)], "plan: stages[0].depth: 7 is outside"),
     ([("stages.2.depth", 0)], "plan: stages[2].depth: 0 is outside"),
+    ([("schedule", "gpipe")], "plan: schedule: 'gpipe' is not known here"),
     ([("stages.1.depth", 3)], "plan: stages[1]: 13100 bytes too many for 'nano1'"),
 ]
 
@@ -91,6 +92,7 @@ UNREADABLE: list[tuple[str | bytes, str]] = [
     (json.dumps(changed(("stages.0.group.0.share", ...))), "stages[0].group[0].share: missing"),
     (json.dumps(changed(("stages.2.depth", "1"))), "stages[2].depth: expected int | null, got str"),
     (json.dumps(changed(("stages.1.sharing", "rows"))), "stages[1].sharing: invalid enum value 'rows'"),
+    (json.dumps(changed(("schedule", 1))), "schedule: expected str, got int"),
     (json.dumps(changed(("version", 2))), "version: invalid enum value 2"),
     (json.dumps(changed(("micro_batches", 10**30))), "micro_batches: more than 10000"),
     (EXAMPLE + " " * (1 << 20), "more than 1048576 bytes"),
@@ -126,6 +128,15 @@ def test_example_of_the_docs_is_valid_and_does_what_they_say() -> None:
     plan = msgspec.json.decode(EXAMPLE, type=Plan)
     validate(plan, MODEL, FLEET)
     assert "`" + " ".join(turns(plan.stages[2], 6)) + "`" in DOCS
+
+
+def test_a_plan_that_names_no_schedule_is_1f1b_and_its_name_comes_back() -> None:
+    plan = msgspec.json.decode(EXAMPLE, type=Plan)
+    assert "schedule" not in json.loads(EXAMPLE)
+    assert plan.schedule == "1f1b"
+    other = msgspec.structs.replace(plan, schedule="fill-drain")
+    assert msgspec.json.decode(msgspec.json.encode(other), type=Plan) == other != plan
+    assert len({plan, other, msgspec.structs.replace(other, schedule="1f1b")}) == 2
 
 
 @pytest.mark.parametrize(("changes", "begins"), UNFIT, ids=[begins[6:40] for _, begins in UNFIT])

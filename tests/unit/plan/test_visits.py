@@ -9,12 +9,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from potluck.errors import PlanError
+from potluck.plan.schedule import known_schedules
 from potluck.plan.schedule.known_schedules import register, schedule_named
-from potluck.plan.schedule.schedules import Schedule, Work
+from potluck.plan.schedule.one_f_one_b import OneForwardOneBackward
+from potluck.plan.schedule.schedules import Pass, Schedule
 from potluck.plan.schedule.visits import Visit, visits
 
 some = settings(max_examples=200, deadline=None, derandomize=True)
-ONE_F_ONE_B = schedule_named("1f1b")
+ONE_F_ONE_B = OneForwardOneBackward()
 
 
 class TwoByTwo(Schedule):
@@ -22,26 +24,25 @@ class TwoByTwo(Schedule):
 
     name = "two-by-two"
 
-    def order(self, depth: int, micro_batches: int) -> Sequence[Work]:
+    def order(self, depth: int, micro_batches: int) -> Sequence[Pass]:
         pairs = [range(j, min(j + 2, micro_batches)) for j in range(0, micro_batches, 2)]
-        listed: list[Work] = []
-        for pair in pairs:
-            listed += [("forward", j) for j in pair]
-            listed += [("backward", j) for j in reversed(pair)]
-        return listed
+        ways: list[list[Pass]] = [
+            [*(("forward", j) for j in pair), *(("backward", j) for j in reversed(pair))] for pair in pairs
+        ]
+        return [work for way in ways for work in way]
 
 
 class Forgetful(Schedule):
     name = "forgetful"
 
-    def order(self, depth: int, micro_batches: int) -> Sequence[Work]:
+    def order(self, depth: int, micro_batches: int) -> Sequence[Pass]:
         return ONE_F_ONE_B.order(depth, micro_batches)[:-1]
 
 
 class Eager(Schedule):
     name = "eager"
 
-    def order(self, depth: int, micro_batches: int) -> Sequence[Work]:
+    def order(self, depth: int, micro_batches: int) -> Sequence[Pass]:
         return [(work, j) for j in range(micro_batches) for work in ("backward", "forward")]
 
 
@@ -110,8 +111,9 @@ def test_what_cannot_be_worked_through_is_refused_in_one_line() -> None:
         visits(ONE_F_ONE_B, (1, 2), 3)
 
 
-def test_a_schedule_is_known_by_its_name_once_it_is_registered() -> None:
-    with pytest.raises(PlanError, match=r"'two-by-two' is not known here; use one of .*1f1b.*POTLUCK_EXTENSIONS"):
+def test_a_schedule_is_known_by_its_name_once_it_is_registered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(known_schedules, "_KNOWN", {"1f1b": ONE_F_ONE_B})
+    with pytest.raises(PlanError, match=r"'two-by-two' is not known here; use one of 1f1b, or .*POTLUCK_EXTENSIONS"):
         schedule_named("two-by-two")
     register(TwoByTwo())
     assert isinstance(schedule_named("two-by-two"), TwoByTwo)
