@@ -8,6 +8,7 @@ import pytest
 
 from potluck.errors import InputError
 from potluck.paramserver import policies, policy_choice
+from potluck.paramserver.policies import asp
 from potluck.paramserver.policies.adacomm import AdaComm
 from potluck.paramserver.policies.adsp import Adsp
 from potluck.paramserver.policies.local import Lockstep
@@ -51,6 +52,12 @@ def test_values_reach_the_policy_and_the_rest_follows_from_the_slowest_step() ->
     assert isinstance(adacomm, AdaComm)
     assert adacomm.steps == 8
     assert adacomm.check_s == pytest.approx(4.0)
+
+
+def test_asp_lets_everybody_go_after_each_step() -> None:
+    policy = asp.FACTORY(None)(0.1)
+    assert not policy.waits
+    assert policy.joined("a", 100, 0.0).paces["a"].steps == 1
 
 
 @pytest.mark.parametrize(
