@@ -70,7 +70,9 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
-        raise AttributeError(f"module 'potluck' has no attribute {name!r}")
+        from potluck.advice import did_you_mean
+
+        raise AttributeError(f"module 'potluck' has no attribute {name!r}; {did_you_mean(name, __all__)}")
     from importlib import import_module
 
     return getattr(import_module(_HOMES[name]), name)

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
+from potluck.advice import described
 from potluck.commands.choosing import plan_for
 from potluck.coordinator.fleet.live_fleet import InterruptedRun, LiveFleet
 from potluck.coordinator.options import Options
@@ -18,7 +19,7 @@ from potluck.coordinator.samples.prepared_job import PreparedJob, prepare_job
 from potluck.coordinator.serving.serving_run import run_sync
 from potluck.coordinator.training import TrainResult, run_on
 from potluck.errors import InputError
-from potluck.job.job import Job
+from potluck.job.job import BEING_READ, Job
 from potluck.metrics.records import RECORDS, has_ended
 from potluck.metrics.sinks import opened_sinks
 from potluck.plan.baselines import even_plan
@@ -86,6 +87,10 @@ def train(job: Job, fleet: Fleet | None = None, options: Options | None = None) 
     devices are measured and the best plan found for them is used.
     """
     load_extensions()
+    if not isinstance(job, Job):
+        raise InputError(f"potluck.train: the job is {described(job)}; give a potluck.Job")
+    if BEING_READ.get():
+        raise InputError("potluck.train is called while the job is read; put it below `if __name__ == '__main__':`")
     options = options or Options()
     if fleet is None and not options.joined:
         fleet = Fleet(devices=(DeviceSpec(name="local"),))

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from potluck.advice import one_line
 from potluck.errors import InputError
 
 _Array = npt.NDArray[Any]
@@ -63,8 +64,7 @@ def from_function(name: str, where: str) -> dict[str, _Array]:
     try:
         made = getattr(importlib.import_module(module), function)()
     except Exception as error:  # the owner's code may fail in any way
-        what = " ".join(f"{type(error).__name__}: {error}".split())[:300]
-        raise InputError(f"--data {name}: {where} fails: {what}; correct it") from error
+        raise InputError(f"--data {name}: {where} fails: {one_line(error)}; correct it") from error
     if isinstance(made, tuple) and len(made) == 2:
         made = {"input": made[0], "label": made[1]}
     if not isinstance(made, Mapping):

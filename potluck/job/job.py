@@ -3,25 +3,29 @@
 from __future__ import annotations
 
 import importlib.util
-import inspect
-import math
 import sys
 import traceback
 from collections.abc import Callable, Mapping, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
+from potluck.advice import described, mending, named_fields, one_line
 from potluck.errors import InputError
+from potluck.job.job_checks import check
 from potluck.job.learning_rates import LearningRate
-from potluck.job.optimizers import SGD, Adagrad, Adam, AdamW, Optimizer, RMSprop
+from potluck.job.optimizers import Optimizer
 
 if TYPE_CHECKING:
     import torch
     from torch import nn
 
 LARGEST_CHOSEN_MICRO_BATCH = 32
+
+# True while a job's file is run: whoever trains in it would train the job twice.
+BEING_READ: ContextVar[bool] = ContextVar("BEING_READ", default=False)
 
 
 class Samples(Protocol):
@@ -31,6 +35,7 @@ class Samples(Protocol):
     def __getitem__(self, index: int, /) -> Any: ...
 
 
+@named_fields("job: pad")
 @dataclass(frozen=True, kw_only=True)
 class Pad:
     """Samples of different lengths are filled up, at the end of their first axis, to a declared length.
@@ -43,10 +48,11 @@ class Pad:
     label_value: float | None = -100  # what fills labels; None leaves them alone
 
     def __post_init__(self) -> None:
-        if self.length < 1:
-            raise InputError(f"job: pad: length {self.length}; give the length of the longest sample")
+        if not isinstance(self.length, int) or self.length < 1:
+            raise InputError(f"job: pad: length {self.length!r}; give the length of the longest sample")
 
 
+@named_fields("job")
 @dataclass(frozen=True, kw_only=True)
 class Job:
     """What is to be trained, on what, and how."""
@@ -80,18 +86,9 @@ class Job:
     kernels: Literal["quick", "torch"] = "quick"  # "torch": those that the plain module takes, with its last bits
 
     def __post_init__(self) -> None:
-        _check_model(self.model)
-        _check_callables(self)
-        _check_optimizer(self.optimizer)
-        if isinstance(self.data, str):
-            _check_name(self.data, self.eval_data)
-        else:
-            _check_data("data", self.data)
-        if self.eval_data is not None:
-            _check_data("eval_data", self.eval_data)
-        _check_sizes(self)
-        _check_evaluation(self)
-        _check_choices(self)
+        check(self)
+        if self.pad is not None and not isinstance(self.pad, Pad):
+            raise InputError(f"job: pad is {described(self.pad)}; give potluck.Pad(length=128)")
 
     @property
     def micro_batch(self) -> int:
@@ -147,7 +144,7 @@ def load_job(path: str | Path) -> Job:
         raise InputError(f"{file}: defines no {name!r}; {fix}")
     job = getattr(module, name)
     if not isinstance(job, Job):
-        raise InputError(f"{file}: {name} is a {type(job).__name__}, not a Job; make it with potluck.Job(...)")
+        raise InputError(f"{file}: {name} is {described(job)}, not a Job; make it with potluck.Job(...)")
     return job
 
 
@@ -170,177 +167,28 @@ def _run(file: Path) -> ModuleType:
     # Neighbours can be imported, but not those of the demo's job: modules of ours would hide others of their names.
     if str(file.parent) not in sys.path and _PACKAGE not in file.resolve().parents:
         sys.path.insert(0, str(file.parent))
+    reading = BEING_READ.set(True)
     try:
         spec.loader.exec_module(module)
     except (Exception, SystemExit) as error:  # a user's file may fail in any way
         sys.modules.pop(name, None)
         raise InputError(_where(file, error)) from error
+    finally:
+        BEING_READ.reset(reading)
     return module
 
 
 def _where(file: Path, error: BaseException) -> str:
-    if isinstance(error, SyntaxError) and error.filename:
-        place, line = error.filename, error.lineno
-        message = f"{type(error).__name__}: {error.msg}"
+    """What went wrong in a user's file, and in which line."""
+    if isinstance(error, InputError):  # our own messages say it all
+        message = str(error)
+    else:
+        message = f"{type(error).__name__}: {error.msg}" if isinstance(error, SyntaxError) else one_line(error)
+        message += f"; {mending(message, 'correct that line')}"
+    if isinstance(error, SyntaxError):
+        place, line = error.filename or str(file), error.lineno
     else:
         frames = traceback.extract_tb(error.__traceback__)
         own = [f for f in frames if f.filename == str(file)] or list(frames)
         place, line = own[-1].filename, own[-1].lineno
-        # Our own messages say it all; the name of the class would only be in the way.
-        message = str(error) if isinstance(error, InputError) else f"{type(error).__name__}: {error}"
-    return " ".join(f"{place}, line {line}: {message}".split())
-
-
-def _is_module(value: object) -> bool:
-    # Without importing torch: everything that is an nn.Module has these.
-    return hasattr(value, "named_parameters") and hasattr(value, "forward") and not isinstance(value, type)
-
-
-def _check_model(model: object) -> None:
-    if _is_module(model):
-        return
-    if isinstance(model, list):
-        wrong = [m for m in model if not _is_module(m)]
-        if not model or wrong:
-            what = f"holds a {type(wrong[0]).__name__}" if wrong else "is empty"
-            raise InputError(f"job: model: the list {what}; give a list of nn.Modules to run one after another")
-        return
-    if not callable(model):
-        raise InputError(
-            f"job: model is a {type(model).__name__}; "
-            "give a function that returns an nn.Module, an nn.Module, or a list of them"
-        )
-    try:
-        inspect.signature(model).bind()
-    except TypeError:
-        name = getattr(model, "__name__", type(model).__name__)
-        raise InputError(
-            f"job: model: {name} needs arguments; give a function of none, like lambda: {name}(...)"
-        ) from None
-    except ValueError:
-        pass  # some built-in callables have no signature; calling it will tell
-
-
-def _check_callables(job: Job) -> None:
-    for name, value in (("loss", job.loss), *((f"callbacks[{i}]", c) for i, c in enumerate(job.callbacks))):
-        if not callable(value):
-            raise InputError(f"job: {name} is a {type(value).__name__}; give a function")
-    if job.reduce is not None and not callable(job.reduce):
-        raise InputError(f"job: reduce is a {type(job.reduce).__name__}; give a function of (outputs, labels)")
-    for name, metric in job.metrics.items():
-        if not callable(metric):
-            raise InputError(
-                f"job: metrics: {name!r} is a {type(metric).__name__}; give a function of (outputs, labels)"
-            )
-        if name == "loss" or name.startswith("-"):
-            raise InputError(
-                f"job: metrics: the name {name!r} is taken; choose one that is not 'loss' and has no '-' first"
-            )
-    if job.schedule is not None and not callable(job.schedule):
-        raise InputError(f"job: schedule {job.schedule!r}; give potluck.Cosine(total=...) or a function of the round")
-
-
-def _check_optimizer(optimizer: object) -> None:
-    known = (SGD, Adam, AdamW, RMSprop, Adagrad)
-    if not isinstance(optimizer, known):
-        names = ", ".join(f"potluck.{k.__name__}" for k in known)
-        raise InputError(
-            f"job: optimizer is a {type(optimizer).__name__}; give one of {names}, like potluck.SGD(lr=0.1)"
-        )
-
-
-def _check_data(name: str, data: object) -> None:
-    if any(cls.__name__ == "IterableDataset" for cls in type(data).__mro__):
-        raise InputError(
-            f"job: {name} is an IterableDataset, whose samples cannot be made again after a failure; "
-            "give a map-style Dataset with __len__ and __getitem__"
-        )
-    if isinstance(data, tuple):
-        _check_arrays(name, data)
-    elif not (hasattr(type(data), "__len__") and hasattr(type(data), "__getitem__")):
-        raise InputError(
-            f"job: {name} is a {type(data).__name__} without __len__ and __getitem__; "
-            "give a map-style Dataset, or a tuple of tensors"
-        )
-    elif hasattr(data, "shape"):
-        raise InputError(f"job: {name} is one {type(data).__name__}; give a tuple (inputs, labels), or a Dataset")
-    if count(data) == 0:  # type: ignore[arg-type]
-        raise InputError(f"job: {name} is empty; give at least one sample")
-
-
-def _check_name(name: str, eval_data: object) -> None:
-    if not name.isidentifier():
-        raise InputError(f"job: data {name!r} is no name of a data set; give one like 'digits', as in join --data")
-    if eval_data is None:
-        raise InputError(
-            f"job: data {name!r} is on the devices, and eval_data is not given; "
-            "give a few samples, with which the model is traced"
-        )
-
-
-def _check_arrays(name: str, data: tuple[Any, ...]) -> None:
-    wrong = [d for d in data if not hasattr(d, "shape") or not hasattr(d, "dtype")]
-    if wrong or len(data) < 2:
-        what = f"holds a {type(wrong[0]).__name__}" if wrong else f"has length {len(data)}"
-        raise InputError(f"job: {name}: the tuple {what}; give tensors or arrays, inputs first and labels last")
-    lengths = [d.shape[0] if len(d.shape) else 0 for d in data]
-    if len(set(lengths)) > 1:
-        raise InputError(f"job: {name}: lengths {', '.join(map(str, lengths))}; give tensors of equal length")
-
-
-def _check_sizes(job: Job) -> None:
-    if (job.epochs is None) == (job.rounds is None):
-        given = "neither" if job.epochs is None else "both"
-        raise InputError(f"job: {given} of epochs and rounds given; give exactly one, like epochs=3")
-    names = "batch_size micro_batch_size epochs rounds eval_every patience checkpoint_every keep"
-    for name in names.split():
-        value = getattr(job, name)
-        if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
-            raise InputError(f"job: {name} {value!r}; give a whole number, at least 1")
-    if not isinstance(job.data, str) and job.batch_size > job.sample_count:
-        raise InputError(
-            f"job: batch_size {job.batch_size} with {job.sample_count} samples; give at most {job.sample_count}"
-        )
-    if job.batch_size % job.micro_batch:
-        fits = [d for d in range(1, job.batch_size + 1) if job.batch_size % d == 0]
-        near = min(fits, key=lambda d: abs(d - job.micro_batch))
-        raise InputError(
-            f"job: micro_batch_size {job.micro_batch} does not divide batch_size {job.batch_size}; {near} would"
-        )
-    if isinstance(job.seed, bool) or not isinstance(job.seed, int) or not 0 <= job.seed < 2**32:
-        raise InputError(f"job: seed {job.seed!r}; give a whole number from 0 to {2**32 - 1}")
-    if job.clip_norm is not None and not (math.isfinite(job.clip_norm) and job.clip_norm > 0):
-        raise InputError(f"job: clip_norm {job.clip_norm}; give a finite number above 0")
-
-
-def _check_evaluation(job: Job) -> None:
-    if job.eval_data is None:
-        for name in ("metrics", "reduce", "eval_every", "best", "patience"):
-            if getattr(job, name):
-                raise InputError(f"job: {name} is given but eval_data is not; give eval_data too")
-    name, _ = job.best_metric
-    if job.reduce is not None and name == "loss" and (job.best or job.patience):
-        raise InputError("job: with reduce there is no evaluation loss; name a metric in best")
-    if name != "loss" and name not in job.metrics:
-        known = ", ".join(["-loss", *job.metrics])
-        raise InputError(
-            f"job: best {job.best!r} is no metric; give one of {known} (with '-' first if lower is better)"
-        )
-
-
-def _check_choices(job: Job) -> None:
-    if job.loss_weight not in ("samples", "tokens") and not callable(job.loss_weight):
-        raise InputError(f"job: loss_weight {job.loss_weight!r}; give 'samples', 'tokens' or a function of the labels")
-    if job.batchnorm not in ("refuse", "local"):
-        raise InputError(f"job: batchnorm {job.batchnorm!r}; give 'refuse' or 'local'")
-    if job.kernels not in ("quick", "torch"):
-        raise InputError(f"job: kernels {job.kernels!r}; give 'quick' or 'torch'")
-    if job.pad is not None and not isinstance(job.pad, Pad):
-        raise InputError(f"job: pad is a {type(job.pad).__name__}; give potluck.Pad(length=128)")
-    if job.init is not None:
-        path = Path(job.init)
-        if path.suffix != ".safetensors" or not path.is_file():
-            raise InputError(
-                f"job: init {str(path)!r} is not a .safetensors file; give its path from where you start potluck, "
-                "or use Path(__file__).parent"
-            )
+    return " ".join(f"{place}{f', line {line}' if line else ''}: {message}".split())

@@ -9,20 +9,18 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
+from potluck.advice import NamedFields, one_line
 from potluck.errors import InputError
 from potluck.types import Value
 
 
-class _Schedule(Value, frozen=True, kw_only=True):
+class _Schedule(Value, frozen=True, kw_only=True, metaclass=NamedFields):
     """What all schedules share: the warm-up."""
 
     warmup: int = 0  # rounds
 
     def __post_init__(self) -> None:
-        if self.warmup < 0:
-            raise InputError(
-                f"schedule {type(self).__name__}: warmup {self.warmup}; give a number of rounds, 0 or more"
-            )
+        _check_rounds(self, "warmup", 0)
 
     def __call__(self, round: int) -> float:
         """The multiplier for a round, counted from 0."""
@@ -49,9 +47,8 @@ class Step(_Schedule, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.every < 1:
-            raise InputError(f"schedule Step: every {self.every}; give at least 1 round")
-        _check_fraction("Step", "gamma", self.gamma)
+        _check_rounds(self, "every", 1)
+        _check_fraction(self, "gamma")
 
     def _after(self, round: int) -> float:
         return float(self.gamma ** (round // self.every))
@@ -65,8 +62,8 @@ class Cosine(_Schedule, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _check_total("Cosine", self.total, self.warmup)
-        _check_fraction("Cosine", "floor", self.floor)
+        _check_total(self, self.total)
+        _check_fraction(self, "floor")
 
     def _after(self, round: int) -> float:
         progress = min(1.0, round / (self.total - self.warmup))
@@ -81,8 +78,8 @@ class Linear(_Schedule, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _check_total("Linear", self.total, self.warmup)
-        _check_fraction("Linear", "end", self.end)
+        _check_total(self, self.total)
+        _check_fraction(self, "end")
 
     def _after(self, round: int) -> float:
         progress = min(1.0, round / (self.total - self.warmup))
@@ -96,17 +93,35 @@ def multiplier(schedule: LearningRate | Callable[[int], float] | None, round: in
     """The multiplier of the base learning rate in a round; None means 1. A user's function is checked."""
     if schedule is None:
         return 1.0
-    value = schedule(round)
+    try:
+        value = schedule(round)
+    except Exception as error:  # the user's function may fail in any way
+        raise InputError(
+            f"schedule: fails for round {round}: {one_line(error)}; give a function of the round"
+        ) from error
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or value < 0:
         raise InputError(f"schedule: gave {value!r} for round {round}; return a finite number, 0 or more")
     return float(value)
 
 
-def _check_total(name: str, total: int, warmup: int) -> None:
-    if total <= warmup:
-        raise InputError(f"schedule {name}: total {total} with warmup {warmup}; give a total above the warm-up")
+def _check_rounds(schedule: _Schedule, field: str, least: int) -> None:
+    value = getattr(schedule, field)
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise InputError(
+            f"schedule {type(schedule).__name__}: {field} {value!r}; give a whole number of rounds, at least {least}"
+        )
 
 
-def _check_fraction(name: str, field: str, value: float) -> None:
-    if not (math.isfinite(value) and value >= 0):
-        raise InputError(f"schedule {name}: {field} {value}; give a finite number, 0 or more")
+def _check_total(schedule: _Schedule, total: int) -> None:
+    _check_rounds(schedule, "total", 1)
+    if total <= schedule.warmup:
+        raise InputError(
+            f"schedule {type(schedule).__name__}: total {total} with warmup {schedule.warmup}; "
+            "give a total above the warm-up"
+        )
+
+
+def _check_fraction(schedule: _Schedule, field: str) -> None:
+    value = getattr(schedule, field)
+    if not isinstance(value, int | float) or not (math.isfinite(value) and value >= 0):
+        raise InputError(f"schedule {type(schedule).__name__}: {field} {value!r}; give a finite number, 0 or more")

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
+from potluck.advice import NamedFields, described
 from potluck.errors import InputError
 from potluck.types import Value
 
@@ -24,7 +25,7 @@ BIASES = ":biases"  # parameters called bias, or something_bias
 SPECIAL = (NORMS, BIASES)
 
 
-class ParamGroup(Value, frozen=True, kw_only=True):
+class ParamGroup(Value, frozen=True, kw_only=True, metaclass=NamedFields):
     """Parameters, chosen by name, whose hyper-parameters differ from the optimizer's own."""
 
     match: tuple[str, ...]  # fnmatch patterns on parameter names, ":norms" or ":biases"
@@ -41,7 +42,7 @@ class ParamGroup(Value, frozen=True, kw_only=True):
                 raise InputError(f"optimizer group: match {pattern!r} is not known; give one of {', '.join(SPECIAL)}")
 
 
-class _Spec(Value, frozen=True, kw_only=True):
+class _Spec(Value, frozen=True, kw_only=True, metaclass=NamedFields):
     """What all optimizers share."""
 
     lr: float
@@ -52,7 +53,12 @@ class _Spec(Value, frozen=True, kw_only=True):
         msgspec.structs.force_setattr(self, "groups", tuple(self.groups))
         _check_numbers(self)
         allowed = overridable(self)
-        for group in self.groups:
+        for index, group in enumerate(self.groups):
+            if not isinstance(group, ParamGroup):
+                raise InputError(
+                    f"optimizer {_name(self)}: groups[{index}] is {described(group)}; "
+                    "give potluck.ParamGroup(match=..., overrides={...})"
+                )
             for key, value in group.overrides.items():
                 if key not in allowed:
                     raise InputError(
@@ -228,6 +234,8 @@ def _check_number(what: str, value: object) -> None:
 
 
 def _check_betas(spec: _Spec, betas: tuple[float, float]) -> None:
-    msgspec.structs.force_setattr(spec, "betas", tuple(betas))
-    if len(betas) != 2 or not all(0 <= beta < 1 for beta in betas):
+    pair = isinstance(betas, tuple | list) and len(betas) == 2 and all(isinstance(beta, int | float) for beta in betas)
+    if pair:
+        msgspec.structs.force_setattr(spec, "betas", tuple(betas))
+    if not pair or not all(0 <= beta < 1 for beta in betas):
         raise InputError(f"optimizer {_name(spec)}: betas {betas}; give two numbers, each at least 0 and below 1")

@@ -11,13 +11,15 @@ import msgspec
 import torch
 from torch import nn
 
-from potluck.errors import InputError, ModelError
+from potluck.advice import described, mending, one_line
+from potluck.errors import InputError, ModelError, PotluckError
 from potluck.model.empty import is_empty
 from potluck.model.export import export_program
 from potluck.model.forms import LABEL, EvalForm, TrainForm
 from potluck.model.modes import modes_kept, switch_to_training
 from potluck.model.outputs import OutputForm
 from potluck.model.probe import annotate, probe, without_probe
+from potluck.model.source_lines import raised_in
 from potluck.model.trace import trace
 from potluck.program.blocks import with_boundaries
 from potluck.program.program import Arg, Items, Program, ProgramPair, Ref
@@ -36,7 +38,7 @@ class BuiltModel:
 
 def as_module(model: Any) -> tuple[nn.Module, bool]:
     """The module to train and whether it was hand-cut: a module, a function that makes one, or a list of modules."""
-    made = model() if callable(model) and not isinstance(model, nn.Module) else model
+    made = _call(model) if callable(model) and not isinstance(model, nn.Module) else model
     if isinstance(made, nn.Module):
         return made, False
     if isinstance(made, Sequence) and made and all(isinstance(m, nn.Module) for m in made):
@@ -44,9 +46,21 @@ def as_module(model: Any) -> tuple[nn.Module, bool]:
         whole.training = any(module.training for piece in made for module in piece.modules())
         return whole, True
     raise InputError(
-        f"job.model: gives a {type(made).__name__}; give an nn.Module, a function that returns one, "
-        "or a list of modules"
+        f"job: model gives {described(made)}; give an nn.Module, a function that returns one, or a list of modules"
     )
+
+
+def _call(make: Callable[[], Any]) -> Any:
+    try:
+        return make()
+    except PotluckError:
+        raise
+    except Exception as error:  # the user's function may fail in any way
+        reason = one_line(error)
+        raise InputError(
+            f"{raised_in(error) or 'job'}: model: {getattr(make, '__name__', 'it')} fails: {reason}; "
+            f"{mending(reason, 'correct that line')}"
+        ) from error
 
 
 def build(

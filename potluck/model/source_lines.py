@@ -66,7 +66,7 @@ def module_of(node: fx.Node) -> str:
 def explain_export_failure(error: Exception) -> ModelError:
     """One line: which source line cannot be traced, why, and the two ways out."""
     text = str(error)
-    where = _best_frame(text) or _frame_of_traceback(error) or "the model"
+    where = _best_frame(text) or raised_in(error) or "the model"
     if _SPECIALISED in text:
         return ModelError(
             f"{where}: the model or the loss works for one batch size only; it must work for any number of samples: "
@@ -80,7 +80,8 @@ def explain_export_failure(error: Exception) -> ModelError:
     return ModelError(f"{where}: the model cannot be traced ({type(error).__name__}: {reason}); {first}{_WAYS_OUT}")
 
 
-def _frame_of_traceback(error: BaseException) -> str | None:
+def raised_in(error: BaseException) -> str | None:
+    """ "file:line" of the innermost user code that an error went through."""
     found: str | None = None
     trace = error.__traceback__
     while trace is not None:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Callable, Iterable, Mapping
-from difflib import get_close_matches
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from potluck import units
+from potluck.advice import did_you_mean
 from potluck.errors import InputError
 from potluck.types import DeviceSpec, Fleet, LinkSpec
 
@@ -90,18 +90,13 @@ def _read(content: Mapping[str, Any], readers: _Readers, also: set[str], where: 
         if key in also:
             continue
         if key not in readers:
-            raise InputError(f"{where}{_shown(key)[1:-1]}: unknown key; {_did_you_mean(key, {*readers, *also})}")
+            raise InputError(f"{where}{_shown(key)[1:-1]}: unknown key; {did_you_mean(key, sorted({*readers, *also}))}")
         field, reader = readers[key]
         try:
             found[field] = reader(value)
         except InputError as error:
             raise InputError(f"{where}{key}: {error}") from None
     return found
-
-
-def _did_you_mean(given: str, known: Iterable[str]) -> str:
-    near = get_close_matches(given, sorted(known), n=1)
-    return f"did you mean {near[0]}?" if near else f"give one of {', '.join(sorted(known))}"
 
 
 def _shown(value: object) -> str:

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import dataclasses
 import tomllib
-from collections.abc import Callable, Iterable, Mapping
-from difflib import get_close_matches
+from collections.abc import Callable, Mapping
 from ipaddress import IPv4Network
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
 from potluck import units
+from potluck.advice import did_you_mean
 from potluck.errors import InputError
 from potluck.settings.address import plain_network, split_address
 from potluck.types import DeviceSpec
@@ -58,7 +58,7 @@ def _whole(least: int) -> Callable[[object], int]:
 def _one_of(*choices: str) -> Callable[[object], str]:
     def read(value: object) -> str:
         if value not in choices:
-            raise InputError(f"{value!r} is not known; {_did_you_mean(str(value), choices)}")
+            raise InputError(f"{value!r} is not known; {did_you_mean(str(value), sorted(choices))}")
         return str(value)
 
     return read
@@ -294,7 +294,8 @@ def _from_environment(kind: type[Settings], environment: Mapping[str, str]) -> d
     known |= {PREFIX + name for name in NOT_SETTINGS}
     for name in environment:
         if name.startswith(PREFIX) and name not in known:
-            raise InputError(f"{name}: unknown variable, correct or unset it; {_did_you_mean(name, known)}")
+            hint = did_you_mean(name, sorted(known), prefix=PREFIX)
+            raise InputError(f"{name}: unknown variable, correct or unset it; {hint}")
     given = {key: (PREFIX + key.upper(), environment.get(PREFIX + key.upper())) for key in kind.READERS}
     return {key: _read(kind, key, text, name) for key, (name, text) in given.items() if text}
 
@@ -309,11 +310,11 @@ def _from_file(kind: type[Settings], file: Path | None) -> dict[str, Any]:
         if table not in tables or not isinstance(content, dict):
             if not isinstance(content, dict):
                 raise InputError(f"{file}: {table}: a key outside any table; put it under [train] or [join]")
-            raise InputError(f"{file}: [{table}]: unknown table; {_did_you_mean(table, tables)}")
+            raise InputError(f"{file}: [{table}]: unknown table; {did_you_mean(table, sorted(tables))}")
         readers = tables[table].READERS
         for key, value in content.items():
             if key not in readers:
-                raise InputError(f"{file}: {table}.{key}: unknown key; {_did_you_mean(key, readers)}")
+                raise InputError(f"{file}: {table}.{key}: unknown key; {did_you_mean(key, sorted(readers))}")
             read = _read(tables[table], key, value, f"{file}: {table}.{key}")
             if table == kind.TABLE:
                 found[key] = read
@@ -327,14 +328,6 @@ def _parse(file: Path) -> dict[str, Any]:
         raise InputError(f"{file}: cannot be read ({error.strerror}); give the path of a TOML file") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise InputError(f"{file}: not TOML ({error}); write keys as in docs/configuration.md") from None
-
-
-def _did_you_mean(given: str, known: Iterable[str]) -> str:
-    """The known name that was probably meant; all of them where none is near."""
-    choices = sorted(known)
-    prefix = PREFIX if given.startswith(PREFIX) else ""  # which all have in common: it makes no two of them alike
-    near = get_close_matches(given.removeprefix(prefix), [c.removeprefix(prefix) for c in choices], n=1)
-    return f"did you mean {prefix}{near[0]}?" if near else f"give one of {', '.join(choices)}"
 
 
 def _kind(value: object) -> str:

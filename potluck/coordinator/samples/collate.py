@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch.nn import functional
 
+from potluck.advice import described
 from potluck.errors import InputError
 from potluck.job.job import Pad
 
@@ -24,7 +25,7 @@ LABEL = "label"
 def split_sample(sample: Any) -> dict[str, torch.Tensor]:
     """The feeds of one sample by name, inputs first and labels last."""
     if not isinstance(sample, tuple | list) or len(sample) < 2:
-        raise InputError(f"it is a {type(sample).__name__}, not (inputs, labels); return a tuple of the two")
+        raise InputError(f"it is {described(sample)}, not (inputs, labels); return a tuple of the two")
     inputs = sample[0] if len(sample) == 2 else tuple(sample[:-1])
     named = {name: _tensor(name, value) for name, value in _named(inputs).items()}
     return {**named, LABEL: _tensor(LABEL, sample[-1])}
@@ -74,7 +75,7 @@ def _tensor(name: str, value: Any) -> torch.Tensor:
         return torch.tensor(value)
     if isinstance(value, list):
         return torch.tensor(value)
-    raise InputError(f"its {name} is a {type(value).__name__}; give a tensor, an array or a number")
+    raise InputError(f"its {name} is {described(value)}; give a tensor, an array or a number")
 
 
 def _from_numpy(name: str, array: np.ndarray[Any, Any]) -> torch.Tensor:

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from potluck.advice import one_line
 from potluck.errors import InputError
 from potluck.job.job import Job
 from potluck.model.outputs import OutputForm
@@ -23,7 +24,7 @@ def measure(job: Job, outputs: Any, labels: torch.Tensor) -> dict[str, float]:
         except InputError as error:
             raise InputError(f"job: metric {name!r}: {error}") from error
         except Exception as error:  # the user's function may fail in any way
-            what = " ".join(f"{type(error).__name__}: {error}".split())[:300]
+            what = one_line(error)
             raise InputError(f"job: metric {name!r} fails on {len(labels)} samples: {what}; correct it") from error
     return found
 

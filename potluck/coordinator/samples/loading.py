@@ -16,6 +16,7 @@ from typing import Any, Literal
 import numpy as np
 import torch
 
+from potluck.advice import one_line
 from potluck.coordinator.samples.collate import LABEL, batch_of_arrays, collate, split_sample
 from potluck.datasets.sample_order import DataOrder, PlainOrder, RoundSamples, SampleOrder, sample_seed
 from potluck.errors import InputError, PotluckError
@@ -69,9 +70,7 @@ class SampleMaker:
                 _seed_generators(sample_seed(self._seed, epoch, sample))
                 return split_sample(self._data[sample])
         except (Exception, SystemExit) as error:  # the user's data set may fail in any way
-            message = " ".join(f"{type(error).__name__}: {error}".split())
-            if isinstance(error, InputError):
-                message = str(error)
+            message = str(error) if isinstance(error, InputError) else one_line(error)
             raise InputError(f"data: sample {sample} cannot be made: {message}; correct data[{sample}]") from error
 
     def _weights(self, labels: torch.Tensor, samples: RoundSamples) -> torch.Tensor:

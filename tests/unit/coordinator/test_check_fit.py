@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
+from torch.utils.data import TensorDataset
 
 import potluck
 from potluck.coordinator.samples.check_fit import check_fit
@@ -102,3 +104,51 @@ def test_trying_a_model_leaves_its_buffers_as_they_were() -> None:
     check(job(model=model))
     assert not model.written.any()
     assert not model.anew.any()
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"loss": lambda out, y: {"loss": F.cross_entropy(out, y)}}, "loss gives a dict; return one number"),
+        ({"loss": lambda out, y: F.cross_entropy(out, y).item()}, "loss gives a float; return one number as a tensor"),
+        (
+            {"loss": nn.CrossEntropyLoss(reduction="none")},
+            r"loss gives a tensor of shape \[4\]; .*reduction='mean'",
+        ),
+        ({"loss": nn.CrossEntropyLoss(reduction="sum")}, "loss adds up its samples"),
+        (
+            {"loss": lambda out: out.mean()},
+            r"loss fails on the first samples of data \(outputs float32 \[4, 2\], label",
+        ),
+        ({"data": (torch.zeros(40, 5), torch.zeros(40).long())}, "model fails on .*as wide as a sample"),
+        ({"data": (torch.zeros(40, 4), torch.zeros(40))}, r"loss fails on .*give whole numbers as labels"),
+        ({"eval_data": (torch.zeros(40, 5), torch.zeros(40).long())}, "model fails on the first samples of eval_data"),
+    ],
+)
+def test_what_fails_is_named_with_what_mends_it(changes: dict[str, Any], words: str) -> None:
+    with pytest.raises(InputError, match=f"job: {words}") as caught:
+        check(job(**changes))
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("wrap", [tuple, lambda arrays: TensorDataset(*arrays)])
+def test_a_class_that_the_model_has_no_output_for_is_found_wherever_it_is(wrap: Any) -> None:
+    x, y = torch.randn(40, 4), torch.zeros(40, dtype=torch.int64)
+    y[17] = 2
+    with pytest.raises(InputError, match=r"samples 0 and 17 of data, .*largest label .*Target 2 .*labels from 0"):
+        check(job(data=wrap((x, y))))
+
+
+def test_labels_that_are_no_tokens_are_no_extremes() -> None:
+    x, y = torch.randn(40, 4), torch.arange(40) % 2
+    y[:10] = -100
+    check(job(data=(x, y), loss=lambda out, y: F.cross_entropy(out, y.clamp(min=0))))
+
+
+def test_a_model_on_an_accelerator_is_refused() -> None:
+    class Elsewhere(nn.Linear):
+        def parameters(self, recurse: bool = True) -> Any:
+            return iter([SimpleNamespace(device=torch.device("cuda", 0))])
+
+    with pytest.raises(InputError, match=r"job: model: its weights are on cuda; leave the device out"):
+        check(job(model=Elsewhere(4, 2)))

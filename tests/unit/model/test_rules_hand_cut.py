@@ -100,6 +100,14 @@ def test_what_is_no_model_is_refused(given):
         as_module(given)
 
 
+def test_a_function_that_fails_is_named_with_its_line():
+    def make():
+        return nn.Linear(3)  # type: ignore[call-arg]
+
+    with pytest.raises(InputError, match=r"test_rules_hand_cut\.py:\d+: model: make fails: TypeError: .*out_features"):
+        as_module(make)
+
+
 def test_a_function_may_make_the_model_or_the_list():
     assert as_module(lambda: nn.Linear(2, 2))[1] is False
     module, hand_cut = as_module(lambda: pieces())
