@@ -8,12 +8,13 @@ import os
 import sys
 import tempfile
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import click
 
+from potluck.advice import one_line
 from potluck.cli.stopping import EXIT_INTERRUPTED
 from potluck.errors import InputError, PotluckError
 from potluck.settings.own_command import command
@@ -38,18 +39,17 @@ class OneLineGroup(click.Group):
         """Runs a verb and exits."""
         kwargs |= {"standalone_mode": False, "prog_name": "potluck"}
         given = args[0] if args else kwargs.get("args")
-        as_json = "--json" in (sys.argv[1:] if given is None else given)
-        sys.exit(_exit_code(lambda: super(OneLineGroup, self).main(*args, **kwargs), as_json))
+        given = sys.argv[1:] if given is None else given
+        sys.exit(_exit_code(lambda: super(OneLineGroup, self).main(*args, **kwargs), given))
 
 
-def _exit_code(run: Any, as_json: bool) -> int:
+def _exit_code(run: Any, given: Sequence[str]) -> int:
+    as_json = "--json" in given
     try:
         with traceback_kept():
             return run() or 0
     except click.ClickException as error:
-        context = getattr(error, "ctx", None)
-        verb = context.command_path.split()[1:] if context else []
-        text = f"{error.format_message()} Try {command(*verb, '--help')}"
+        text = f"{error.format_message()} {_advice(error, given)}"
         if as_json:  # no verb has begun, so none has said it
             said_as_json(text, InputError.exit_code)
         complain(text)
@@ -59,6 +59,14 @@ def _exit_code(run: Any, as_json: bool) -> int:
         return error.exit_code
     except click.Abort:  # only while the command line itself is read
         return EXIT_INTERRUPTED
+
+
+def _advice(error: click.ClickException, given: Sequence[str]) -> str:
+    if "extra argument" in error.message and "--resume" in given:
+        return "Name the folder with --run-dir: --resume takes none"
+    context = getattr(error, "ctx", None)
+    verb = context.command_path.split()[1:] if context else []
+    return f"Try {command(*verb, '--help')}"
 
 
 @contextlib.contextmanager
@@ -76,7 +84,7 @@ def traceback_kept(folder: Callable[[], Path | None] = lambda: None) -> Iterator
         if debugging():
             raise
         path = _write_traceback(folder())
-        what = " ".join(f"{type(error).__name__}: {error}".split())[:300]
+        what = one_line(error)
         raise Unexpected(f"unexpected {what}; the traceback is in {path} (POTLUCK_DEBUG=1 shows it here)") from error
 
 

@@ -10,7 +10,7 @@ from potluck.advice import described
 from potluck.commands.choosing import plan_for
 from potluck.coordinator.fleet.live_fleet import InterruptedRun, LiveFleet
 from potluck.coordinator.options import Options
-from potluck.coordinator.run_folder.folder import check_resumable, kept_profile, known_run
+from potluck.coordinator.run_folder.folder import check_resumable, check_unfinished, kept_profile, known_run
 from potluck.coordinator.run_folder.folder_names import new_run_dir
 from potluck.coordinator.run_folder.process_record import RunProcess
 from potluck.coordinator.run_folder.push_log import PUSHES, workers_of
@@ -107,6 +107,8 @@ def _train_sync(prepared: PreparedJob, fleet: Fleet | None, options: Options) ->
         raise InputError("--sync: no policy; give one")
     if options.resume and not (options.run_dir / PUSHES).is_file():
         raise InputError(f"{options.run_dir}: was not trained with --sync; go on without it")
+    if options.resume:
+        check_unfinished(options.run_dir, prepared.job)
     known = known_run(options.run_dir) if options.resume and not has_ended(options.run_dir / RECORDS) else ""
     before = InterruptedRun(known, workers_of(options.run_dir)) if known else None
     with LiveFleet(fleet, options, before) as live:

@@ -198,10 +198,15 @@ def _tagged(value: Any) -> Any:
     return value
 
 
+def end_of(path: Path) -> RunEnded | None:
+    """The last thing in a file of records, if that is that the run ended."""
+    try:
+        return msgspec.json.decode(path.read_bytes().rstrip(b"\n").rpartition(b"\n")[2], type=RunEnded)
+    except (OSError, msgspec.MsgspecError):
+        return None
+
+
 def has_ended(path: Path) -> bool:
     """Whether the last thing in a file of records is that the run ended, and not by an error."""
-    try:
-        last = msgspec.json.decode(path.read_bytes().rstrip(b"\n").rpartition(b"\n")[2], type=dict)
-        return last.get("type") == "run_ended" and last.get("reason") != "failed"
-    except (OSError, msgspec.MsgspecError):
-        return False
+    end = end_of(path)
+    return end is not None and end.reason != "failed"

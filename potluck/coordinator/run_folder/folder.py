@@ -22,7 +22,7 @@ from potluck.coordinator.run_folder.ledger_file import LEDGER, RUN, Ledger, writ
 from potluck.coordinator.run_folder.term_log import TERMS, TermLog, read_terms
 from potluck.errors import InputError, PotluckError
 from potluck.job.job import Job
-from potluck.metrics.records import RECORDS, RecordLog
+from potluck.metrics.records import RECORDS, RecordLog, end_of, has_ended
 from potluck.tensors import checkpoint
 from potluck.tensors.snapshot import separate
 from potluck.types import Profile
@@ -79,9 +79,13 @@ def kept_profile(path: Path) -> Profile | None:
 def known_run(path: Path) -> str:
     """The name that devices know the run in a folder by; empty if there is none."""
     try:
-        return msgspec.json.decode((path / RUN).read_bytes(), type=RunFacts).run
+        return _facts(path).run
     except (OSError, msgspec.MsgspecError):
         return ""
+
+
+def _facts(path: Path) -> RunFacts:
+    return msgspec.json.decode((path / RUN).read_bytes(), type=RunFacts)
 
 
 def _lock(path: Path) -> int:
@@ -129,8 +133,20 @@ def load_resume(path: Path, digest: str, data_digest: str, job: Job) -> Resumed:
         found = checkpoint.newest(path, at_most=ledger.rounds)
         if found is None:
             raise InputError(f"{path}: no checkpoint to resume from; start a new run in another --run-dir")
-        _check_same(found, digest, data_digest, job)
-        last = found.manifest.position.round - 1
+        position = found.manifest.position
+        _check_same(
+            found.path,
+            ("seed", job.seed, position.seed),
+            ("batch_size", job.batch_size, position.batch_size),
+            ("number of samples", job.sample_count, position.sample_count),
+            ("model (digest)", digest[:12], position.program[:12]),
+            ("first samples (digest)", data_digest[:12], position.data[:12] or data_digest[:12]),
+        )
+        if position.round > _rounds(job):
+            raise InputError(
+                f"{found.path}: is at round {position.round}, the job now ends at {_rounds(job)}; give it more rounds"
+            )
+        last = position.round - 1
         known = read_terms(path / TERMS)
         return Resumed(found, max([0, *known, *([ledger.entry(last).term] if last >= 0 else [])]))
     finally:
@@ -139,39 +155,46 @@ def load_resume(path: Path, digest: str, data_digest: str, job: Job) -> Resumed:
 
 def check_resumable(path: Path, digest: str, data_digest: str, job: Job) -> None:
     """An InputError if the run in a folder cannot go on with this job: better before devices are asked for."""
-    if checkpoint.newest(path) is not None or not read_terms(path / TERMS):
+    if has_ended(path / RECORDS) or checkpoint.newest(path) is not None or not read_terms(path / TERMS):
         load_resume(path, digest, data_digest, job)
+        check_unfinished(path, job)
         return
     try:  # no checkpoint yet: devices may have held on
-        facts = msgspec.json.decode((path / RUN).read_bytes(), type=RunFacts)
+        facts = _facts(path)
         program = hashlib.sha256((path / PROGRAM).read_bytes()).hexdigest()
     except (OSError, msgspec.MsgspecError) as error:
         raise InputError(f"{path}: no run to resume ({error}); start without --resume") from None
-    for name, here, there in (
+    _check_same(
+        path,
         ("seed", job.seed, facts.seed),
         ("batch_size", job.batch_size, facts.batch_size),
         ("number of samples", job.sample_count, facts.samples),
-        ("program", digest[:12], program[:12]),
-    ):
-        if here != there:
-            raise InputError(f"{path}: made with {name} {there}, the job now has {here}; restore the job")
+        ("model (digest)", digest[:12], program[:12]),
+    )
 
 
-def _check_same(found: checkpoint.Checkpoint, digest: str, data_digest: str, job: Job) -> None:
-    position = found.manifest.position
-    for name, here, there in (
-        ("seed", job.seed, position.seed),
-        ("batch_size", job.batch_size, position.batch_size),
-        ("number of samples", job.sample_count, position.sample_count),
-        ("program", digest[:12], position.program[:12]),
-        ("first samples (digest)", data_digest[:12], position.data[:12] or data_digest[:12]),
-    ):
+def check_unfinished(path: Path, job: Job) -> None:
+    """An InputError if the run in a folder has trained all that the job asks for."""
+    end = end_of(path / RECORDS)
+    if end is None or end.reason != "finished" or not (path / MODEL).is_file():
+        return
+    facts = _facts(path)
+    if (job.epochs, job.rounds) == (facts.epochs, facts.rounds) or 0 < _rounds(job) <= end.round:
+        field = "epochs" if job.rounds is None else "rounds"
+        raise InputError(
+            f"--resume: {path} is finished, after {end.round} rounds; its model is {path / MODEL}. "
+            f"To train on, give the job more than {field}={getattr(job, field)}"
+        )
+
+
+def _rounds(job: Job) -> int:
+    return job.rounds or -(-job.sample_count // job.batch_size) * (job.epochs or 0)
+
+
+def _check_same(path: Path, *compared: tuple[str, object, object]) -> None:
+    for name, here, there in compared:
         if here != there:
             raise InputError(
-                f"{found.path}: made with {name} {there}, the job now has {here}; restore the job, or start anew"
+                f"{path}: made with {name} {there}, the job now has {here}; "
+                "give --resume the job it was made with, or train this one in another --run-dir"
             )
-    total = job.rounds or -(-job.sample_count // job.batch_size) * (job.epochs or 0)
-    if position.round > total:
-        raise InputError(
-            f"{found.path}: is at round {position.round}, the job now ends at {total}; give it more rounds"
-        )

@@ -77,6 +77,7 @@ def test_no_verb_gives_help():
         (["train", "job.py", "--memory", "10B"], "bytes too many for 'local'"),
         (["train", "job.py", "--resume"], "no run in"),
         (["train", "job.py", "--resume", "--run-dir", "nowhere"], "nowhere holds no run"),
+        (["train", "job.py", "--resume", "full"], "Name the folder with --run-dir: --resume takes none"),
         (["train", "job.py", "--run-dir", "full"], "full holds a run already"),
         (["train", "job.py", "--run-dir", "job.py"], "job.py cannot be written to"),
         (["train", "job.py", "--detach", "--run-dir", "full"], "full holds a run already"),
