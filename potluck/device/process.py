@@ -7,6 +7,7 @@ import gc
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 
 from msgspec.structs import replace
@@ -45,9 +46,8 @@ def run_agent(
     gc.freeze()  # what is loaded stays: no collection has to look at it again
     wait_s = max(_JOIN_TIMEOUT_S, hold_s)
     client: CoordinatorClient = ControlClient(
-        address, FromCoordinator, timeout_s=wait_s,
-        nobody_yet=lambda: say(f"nobody listens at {address} yet; trying for {duration_text(wait_s)}"),
-    )  # fmt: skip
+        address, FromCoordinator, timeout_s=wait_s, nobody_yet=lambda why: say(nobody_yet(address, why, wait_s))
+    )
     try:
         hello = _named(client, first_words(spec, chaos=chaos, insists=insists), say)
     except BaseException:
@@ -67,6 +67,15 @@ def _named(client: CoordinatorClient, hello: Hello, say: Callable[[str], None]) 
     if name != asked:
         say(f"the name {asked} is taken: this device is called {name}; --name chooses another")
     return replace(hello, device=replace(hello.device, name=name))
+
+
+def nobody_yet(address: str, why: str, wait_s: float) -> str:
+    """That a coordinator is waited for, until when by the clock on the wall, and what to do meanwhile."""
+    until = time.strftime("%H:%M:%S", time.localtime(time.time() + wait_s))
+    return (
+        f"nobody listens at {address} ({why}); trying until {until}, for {duration_text(wait_s)} (--hold): "
+        f"there, start potluck train JOB --listen {address} --devices N, or check host, port and firewall"
+    )
 
 
 @contextlib.contextmanager

@@ -14,6 +14,8 @@ MAX_PORT = 65535
 
 def split_address(text: str, *, port_needed: bool) -> tuple[str, int]:
     """Host and port of "HOST:PORT"; port 0 stands for any free one, where that makes sense."""
+    if "://" in text:
+        raise InputError(f"{text!r} is a URL; give HOST:PORT alone, like 192.168.1.5:7117")
     host, colon, port = text.rpartition(":")
     if not colon or not host or not port.isdecimal():
         raise InputError(f"{text!r} is no address; give HOST:PORT, like 192.168.1.5:7117")

@@ -8,6 +8,7 @@ import errno
 import hashlib
 import itertools
 import logging
+import os
 import queue
 import time
 from collections.abc import Callable
@@ -198,9 +199,9 @@ class ControlClient(Generic[In, Out]):
         timeout_s: float = 5.0,
         silence_s: float = PATIENT_S,
         max_message_bytes: int = MAX_MESSAGE_BYTES,
-        nobody_yet: Callable[[], None] = lambda: None,
+        nobody_yet: Callable[[str], None] = lambda why: None,
     ) -> None:
-        """`nobody_yet` is called, in another thread, if nobody answers at once: it is tried on for `timeout_s`."""
+        """`nobody_yet` is told why, in another thread, if nobody answers at once: it is tried on for `timeout_s`."""
         host, _, port = address.rpartition(":")
         if not host or not port.isdecimal():
             raise InputError(f"coordinator address {address!r}: give HOST:PORT")
@@ -266,15 +267,18 @@ class ControlClient(Generic[In, Out]):
             except (aiohttp.ClientConnectionError, TimeoutError) as error:
                 if left_s <= RETRY_S:
                     raise DeviceError(
-                        f"no coordinator at {self.address} after {timeout_s:.1f} s ({error or 'no answer'}); "
+                        f"no coordinator at {self.address} after {timeout_s:.1f} s ({_unreached(error)}); "
                         "start it, or check host, port and firewall"
                     ) from error
                 if not said:
-                    self._nobody_yet()
+                    self._nobody_yet(_unreached(error))
                 said = True
                 await asyncio.sleep(RETRY_S)
             except aiohttp.ClientError as error:
-                raise DeviceError(f"{self.address} is no potluck coordinator ({error}); check the port") from error
+                raise InputError(
+                    f"somebody else listens at {self.address}, not a potluck coordinator ({_answer(error)}); "
+                    "give the address that potluck train says"
+                ) from error
 
     async def _knock(self, session: aiohttp.ClientSession) -> aiohttp.ClientWebSocketResponse:
         return await session.ws_connect(
@@ -312,6 +316,18 @@ class ControlClient(Generic[In, Out]):
     def _post(self, data: bytes) -> None:
         if self._conversation is not None:
             self._conversation.post(data)
+
+
+def _unreached(error: Exception) -> str:
+    """Why nobody was reached, without the words of the layers in between."""
+    if isinstance(error, aiohttp.ClientConnectorError) and error.errno is not None:
+        return os.strerror(error.errno)
+    return str(error) or "no answer"
+
+
+def _answer(error: aiohttp.ClientError) -> str:
+    """What came instead of a WebSocket."""
+    return f"HTTP {error.status}" if isinstance(error, aiohttp.WSServerHandshakeError) else "no HTTP"
 
 
 def _cannot_listen(host: str, port: int, error: OSError) -> InputError:

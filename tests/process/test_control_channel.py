@@ -163,17 +163,38 @@ def test_a_refused_connection_is_a_clear_error_at_the_deadline() -> None:
         address = f"127.0.0.1:{unused.getsockname()[1]}"
         started = time.monotonic()
         said: list[str] = []
-        with pytest.raises(DeviceError, match=f"no coordinator at {address} after 0.5 s.*start it"):
-            ControlClient(address, Message, timeout_s=0.5, nobody_yet=lambda: said.append("nobody"))
+        with pytest.raises(DeviceError, match=rf"no coordinator at {address} after 0.5 s \(Connection refused\)"):
+            ControlClient(address, Message, timeout_s=0.5, nobody_yet=said.append)
         assert time.monotonic() - started < 3.0
-        assert said == ["nobody"]  # once, however often it was tried
+        assert said == ["Connection refused"]  # once, however often it was tried
 
 
 def test_a_listener_that_never_answers_is_a_clear_error_at_the_deadline() -> None:
     with socket.create_server(("127.0.0.1", 0)) as mute:
         address = f"127.0.0.1:{mute.getsockname()[1]}"
-        with pytest.raises(DeviceError, match=f"no coordinator at {address}"):
+        with pytest.raises(DeviceError, match=rf"no coordinator at {address} after 0.5 s \(no answer\)"):
             ControlClient(address, Message, timeout_s=0.5)
+
+
+@pytest.mark.parametrize(
+    ("answer", "words"),
+    [(b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n", "HTTP 404"), (b"SSH-2.0-OpenSSH\r\n", "no HTTP")],
+)
+def test_somebody_else_who_listens_is_said_at_once(answer: bytes, words: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        address = f"127.0.0.1:{other.getsockname()[1]}"
+
+        def reply() -> None:
+            connection, _ = other.accept()
+            with connection:
+                connection.recv(4096)
+                connection.sendall(answer)
+
+        thread = threading.Thread(target=reply, daemon=True)
+        thread.start()
+        with pytest.raises(InputError, match=rf"{address}, not a potluck coordinator \({words}\); give the address"):
+            ControlClient(address, Message, timeout_s=SOON_S)
+        thread.join(SOON_S)
 
 
 def test_an_address_without_port_is_refused() -> None:

@@ -34,15 +34,16 @@ def join(address: str, settings: JoinSettings) -> int:
         threads=settings.threads or _choose_threads(),
         speed=settings.speed,
     )
+    own = PROOF_VARIABLE in os.environ  # started by the coordinator itself
+    if not own:
+        complain(f"looking for the coordinator at {there}:{port}")
     from potluck.datasets.own_data import read_all
     from potluck.device.process import run_agent
 
     data = read_all(settings.data)
 
     with traceback_kept():
-        # One that the coordinator started itself ends with it.
-        own = PROOF_VARIABLE in os.environ
-        hold_s = 0.0 if own else settings.hold
+        hold_s = 0.0 if own else settings.hold  # our own end with the coordinator
         return run_agent(
             f"{there}:{port}", spec, str(here), complain, hold_s, chaos=own or settings.chaos, data=data,
             insists=settings.name is not None,

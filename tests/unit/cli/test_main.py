@@ -11,6 +11,7 @@ from potluck.cli.main import main
 from potluck.cli.verbs.demo import train_command
 from potluck.cli.verbs.join import count_devices, default_name
 from potluck.cli.verbs.train import resume_command
+from potluck.device.process import nobody_yet
 
 VERBS = ("demo", "train", "plan", "simulate", "join", "verify", "status", "attach", "stop")
 
@@ -95,6 +96,7 @@ def test_no_verb_gives_help():
         (["join", "192.0.2.1:7117"], "--plain-network 192.0.2.0/24"),
         (["join", "192.0.2.1:7117", "--plain-network", "10.0.0.0/8"], "192.0.2.1 is not in --plain-network"),
         (["join", "here"], "give HOST:PORT"),
+        (["join", "http://127.0.0.1:7117"], "is a URL; give HOST:PORT alone"),
         (["join", "127.0.0.1:0"], "there is no port 0"),
         (["join", "127.0.0.1:1", "--name", "a b"], "--name: device name 'a b'"),
         (["join", "127.0.0.1:1", "--name", "x" * 65], "at most 64"),
@@ -115,6 +117,12 @@ def test_bad_input_gets_one_line_and_exit_code_2(arguments, expected):
     assert expected in complaints[0]
     assert "Traceback" not in result.output
     assert not Path("runs").exists()
+
+
+def test_whom_a_device_looks_for_is_said_with_until_when_and_what_to_do():
+    said = nobody_yet("10.0.0.5:7117", "Connection refused", 300.0)
+    assert re.search(r"nobody listens at 10\.0\.0\.5:7117 \(Connection refused\); trying until \d\d:\d\d:\d\d, ", said)
+    assert "potluck train JOB --listen 10.0.0.5:7117" in said
 
 
 def test_a_wrong_key_in_the_folders_file_is_named():

@@ -15,7 +15,9 @@ def test_an_address_is_split():
     assert split_address("127.0.0.1:0", port_needed=False) == ("127.0.0.1", 0)
 
 
-@pytest.mark.parametrize("text", ["", "host", ":1", "host:", "host:x", "host:65536", "host:-1", "[::1]:5", "host:0"])
+@pytest.mark.parametrize(
+    "text", ["", "host", ":1", "host:", "host:x", "host:65536", "host:-1", "[::1]:5", "host:0", "http://host:1"]
+)
 def test_what_is_no_address_is_refused(text):
     with pytest.raises(InputError, match="give"):
         split_address(text, port_needed=True)

@@ -12,9 +12,10 @@ from torch import nn
 from torch.nn import functional as F
 
 import potluck
-from potluck.control.ledger import LEDGER, Ledger, RunFacts, entry, write_facts
+from potluck.control.ledger import RunFacts, entry
 from potluck.coordinator.run_folder.folder import check_resumable
 from potluck.coordinator.run_folder.folder_names import MODEL
+from potluck.coordinator.run_folder.ledger_file import LEDGER, Ledger, write_facts
 from potluck.coordinator.run_folder.term_log import TERMS, Term, TermLog
 from potluck.errors import InputError
 from potluck.metrics.records import RECORDS, RecordLog, RunEnded
