@@ -10,7 +10,7 @@ import torch
 
 from potluck.errors import ModelError
 
-Make = Callable[[Sequence[torch.Tensor]], Any]
+_Make = Callable[[Sequence[torch.Tensor]], Any]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,7 +39,7 @@ class OutputForm:
 
     names: tuple[str, ...]  # of the tensors: "" for a lone one, else keys and positions, joined by dots
     left_out: tuple[str, ...]
-    make: Make  # from as many tensors
+    make: _Make  # from as many tensors
 
 
 def take_apart(outputs: Any) -> tuple[OutputForm, tuple[torch.Tensor, ...]]:
@@ -59,7 +59,7 @@ class _Apart:
         self.tensors: list[torch.Tensor] = []
         self.left_out: list[str] = []
 
-    def take(self, value: Any, name: str) -> Make:
+    def take(self, value: Any, name: str) -> _Make:
         """What makes this part again."""
         if isinstance(value, torch.Tensor):
             index = len(self.tensors)

@@ -39,7 +39,6 @@ LIMITS: dict[str, Limit] = {
 
 # A ratchet: limits that do not hold yet, and how far they are missed today. Lower them, delete them; never raise them.
 NOT_YET: dict[str, float] = {
-    "max_file": 424,
     "untested_files": 75,
 }
 
