@@ -21,15 +21,14 @@ from potluck.coordinator.samples.loading import first_samples
 from potluck.coordinator.samples.prepared_job import PreparedJob, prepare_job
 from potluck.device.measure.bench import Bench, Rig
 from potluck.program.carve import Carver
-from potluck.program.program import Kernels
 
 ROWS = {"mobilenet_v2": 60, "resnet50": 60, "efficientnet_b1": 40, "bert_small": 16, "gpt_10m": 8}
 BATCH = 240
 TURNS, TURN_S = 5, 1.0
-BOTH: tuple[Kernels, ...] = ("torch", "quick")
+BOTH: tuple[str, ...] = ("torch", "quick")
 
 
-def bench(prepared: PreparedJob, kernels: Kernels) -> Bench:
+def bench(prepared: PreparedJob, kernels: str) -> Bench:
     """The whole model on one core."""
     programs = prepared.built.programs.with_kernels(kernels)
     carvers = (Carver(programs.train), Carver(programs.eval))
@@ -55,7 +54,7 @@ def measure(model: str) -> dict[str, float]:
     for one in benches.values():
         for _ in range(2):
             one.chunk(rows, 1)  # the first meet memory that nobody has touched
-    found: dict[Kernels, list[float]] = {kernels: [] for kernels in BOTH}
+    found: dict[str, list[float]] = {kernels: [] for kernels in BOTH}
     for _ in range(TURNS):
         for kernels in BOTH:
             found[kernels].append(samples_per_s(benches[kernels], rows))

@@ -10,10 +10,12 @@ from typing import NamedTuple
 import torch
 
 from potluck.compute.constants import constant_tensor
-from potluck.compute.interpret import Code, Context, Registers
+from potluck.compute.execution.execution import Registers, empty_registers
+from potluck.compute.execution.executions import execution_named
 from potluck.compute.kernels import leaks
-from potluck.compute.late_weights import Owed, owed_bytes, pay
+from potluck.compute.late_weights import Owed, owed_bytes
 from potluck.compute.norms import squared_norm
+from potluck.compute.our_operators import Context
 from potluck.compute.randomness import Draw
 from potluck.compute.running_buffers import RunningBuffers
 from potluck.compute.stage_optimizer import StageOptimizer
@@ -93,8 +95,8 @@ class StageRunner:
         self.recompute = recompute and self.has_backward
         keep = {*self.piece.sends, *self.piece.outputs, *(self.train.updates[i].value for i in self.piece.updates)}
         self._leaks = leaks(self.train, device)
-        self._code = Code(self.train, self.piece.nodes, keep, device)
-        self._eval_code = Code(
+        self._execution = execution_named(self.train.kernels)(self.train, self.piece.nodes, keep, device)
+        self._eval_execution = execution_named(self.eval.kernels)(
             self.eval, self.eval_piece.nodes, {*self.eval_piece.sends, *self.eval_piece.outputs}, device
         )
         trainable = {s.name for s in self.train.sources if s.trainable}
@@ -112,8 +114,7 @@ class StageRunner:
         self._stashes: dict[_MicroBatch, Stash] = {}
         self._kept: dict[_MicroBatch, Kept] = {}
         self._owed: dict[_MicroBatch, list[Owed]] = {}
-        codes = ((self.train, self._code), (self.eval, self._eval_code))
-        self._templates: dict[str, _Template] = {program.mode: self._template(program, code) for program, code in codes}
+        self._templates: dict[str, _Template] = {p.mode: self._template(p) for p in (self.train, self.eval)}
 
     @property
     def has_backward(self) -> bool:
@@ -123,15 +124,15 @@ class StageRunner:
     @property
     def can_put_off(self) -> bool:
         """Whether there are weight gradients that can wait."""
-        return self._code.can_wait
+        return self._execution.can_wait
 
     @property
     def buffers(self) -> dict[str, torch.Tensor]:
         """The buffers as of the last commit."""
         return self.running.values
 
-    def _template(self, program: Program, code: Code) -> _Template:
-        registers: Registers = [None] * code.size
+    def _template(self, program: Program) -> _Template:
+        registers = empty_registers(program)
         weights, buffers = [], []
         for source in program.sources:
             if source.kind == "parameter":
@@ -191,7 +192,7 @@ class StageRunner:
         registers = self._registers("train", weights, given)
         draw = Draw(self.seed, rows.round, rows.micro_batch, rows.start)
         owed: list[Owed] = []
-        self._code.run(registers, Context(rows.count, draw, self.device, owed if self.late_weights else None))
+        self._execution.forward(registers, Context(rows.count, draw, self.device, owed if self.late_weights else None))
         sent = {v: registers[v] for v in self.piece.sends if registers[v].requires_grad}
         loss = registers[self.piece.outputs[0]] if self.piece.outputs else None
         if loss is not None and scale == 0:  # no row counts (all padding): a mean over nothing is NaN
@@ -229,7 +230,7 @@ class StageRunner:
             seeds.append(torch.full_like(stash.loss, stash.scale))
         if roots:
             with self._noting(weights, noted):
-                torch.autograd.backward(roots, seeds)
+                self._execution.backward(roots, seeds)
         self._owed[round, micro_batch] = stash.owed
         return stash.arriving
 
@@ -239,7 +240,7 @@ class StageRunner:
 
     def weights(self, round: int, micro_batch: int) -> None:
         """Adds the weight gradients that the backward of a micro-batch has left owed."""
-        pay(self._owed.pop((round, micro_batch)))
+        self._execution.weights(self._owed.pop((round, micro_batch)))
 
     @contextlib.contextmanager
     def _noting(self, weights: StageWeights, noted: Callable[[str], None] | None) -> Iterator[None]:
@@ -279,7 +280,7 @@ class StageRunner:
         if clip != 1.0 or weights is not self.parameters:
             for name, gradient in self.gradients(round).items():
                 self.parameters[name].grad = gradient if gradient is None or clip == 1.0 else gradient * clip
-        self.optimizer.step(lr_scale)
+        self._execution.step(self.optimizer, lr_scale)
         self.running.commit(round)
         self.abort(round)
         self.versions.publish(round)
@@ -303,7 +304,7 @@ class StageRunner:
         """The evaluation program's values for later stages and, at the last stage, its outputs."""
         with torch.no_grad():
             registers = self._registers("eval", self.parameters, {**self._read_buffers("eval"), **feeds, **received})
-            self._eval_code.run(registers, Context(rows, Draw(self.seed, 0, 0, 0), self.device))
+            self._eval_execution.forward(registers, Context(rows, Draw(self.seed, 0, 0, 0), self.device))
         return {v: registers[v] for v in (*self.eval_piece.sends, *self.eval_piece.outputs)}
 
     def state(self) -> StageState:

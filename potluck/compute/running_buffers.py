@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import torch
 
-from potluck.compute.interpret import Registers
+from potluck.compute.execution.execution import Registers
 from potluck.program.program import Program, Update
 
 

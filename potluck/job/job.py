@@ -83,7 +83,7 @@ class Job:
     keep: int = 3  # checkpoints, besides the best one
     pad: Pad | None = None
     batchnorm: Literal["refuse", "local"] = "refuse"  # "local": a stage with BatchNorm may be split by samples
-    kernels: Literal["quick", "torch"] = "quick"  # "torch": those that the plain module takes, with its last bits
+    kernels: str = "quick"  # how a stage is executed; "torch": with those of the plain module, and its last bits
 
     def __post_init__(self) -> None:
         check(self)

@@ -240,8 +240,6 @@ def _check_choices(job: Job) -> None:
         raise InputError(f"job: loss_weight {job.loss_weight!r}; give 'samples', 'tokens' or a function of the labels")
     if job.batchnorm not in ("refuse", "local"):
         raise InputError(f"job: batchnorm {job.batchnorm!r}; give 'refuse' or 'local'")
-    if job.kernels not in ("quick", "torch"):
-        raise InputError(f"job: kernels {job.kernels!r}; give 'quick' or 'torch'")
     if job.init is not None:
         path = Path(job.init) if isinstance(job.init, str | Path) else Path()
         if path.suffix != ".safetensors" or not path.is_file():

@@ -8,7 +8,9 @@ import msgspec
 import torch
 
 from potluck.compute.constants import constant_tensor
-from potluck.compute.interpret import Code, Context, Registers, torch_constant
+from potluck.compute.execution.execution import Registers, empty_registers
+from potluck.compute.execution.interpreter import Interpreter
+from potluck.compute.our_operators import Context, torch_constant
 from potluck.compute.randomness import Draw
 from potluck.errors import ModelError
 from potluck.program.carve import Carver
@@ -46,14 +48,15 @@ def annotate(program: Program) -> Program:
         axis, factor = guess_axis(tensor)
         values[number] = msgspec.structs.replace(tensor, batch_axis=axis, batch_factor=factor)
     program = msgspec.structs.replace(program, values=values)
-    registers: Registers = [None] * len(values)
+    registers = empty_registers(program)
     for source in program.sources:
         tensor = values[source.id]
         empty = torch.empty(shape_of(tensor, _ROWS), dtype=torch_constant("dtype", tensor.dtype), device=_META)
         registers[source.id] = empty.requires_grad_(source.kind == "parameter" and source.trainable)
     for position, node in enumerate(program.nodes):
         try:
-            Code(program, [position], values, _META).run(registers, Context(_ROWS, Draw(0, 0, 0, 0), _META))
+            one = Interpreter(program, [position], values, _META)
+            one.forward(registers, Context(_ROWS, Draw(0, 0, 0, 0), _META))
         except NotImplementedError:
             raise ModelError(
                 f"{node.source}: the size of the result of {node.op} depends on the values of the data; "
@@ -90,7 +93,7 @@ class _Probe:
         self.runs: list[Registers] = []
         given = {s.id: self._given(s.name, s.data, s.id, state) for s in program.sources if s.kind != "input"}
         for start, stop in self.spans:
-            registers: Registers = [None] * len(program.values)
+            registers = empty_registers(program)
             for s in program.sources:
                 registers[s.id] = feeds[s.name][start:stop] if s.kind == "input" else given[s.id]
             self.runs.append(registers)
@@ -108,10 +111,10 @@ class _Probe:
         known = batch_norms(self.program)
         with torch.no_grad():
             for position, node in enumerate(self.program.nodes):
-                code = Code(self.program, [position], self.program.values, _CPU)
+                one = Interpreter(self.program, [position], self.program.values, _CPU)
                 for registers, (start, stop) in zip(self.runs, self.spans, strict=True):
                     if position not in known or stop - start == self.spans[0][1]:
-                        code.run(registers, Context(stop - start, Draw(0, 0, 0, start), _CPU))
+                        one.forward(registers, Context(stop - start, Draw(0, 0, 0, start), _CPU))
                 inherited = frozenset().union(*(self.taint.get(v, frozenset()) for v in inputs_of(node)))
                 for value in node.outputs:
                     if value >= 0 and position in known:

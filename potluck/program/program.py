@@ -17,7 +17,6 @@ from potluck.types import Value
 
 FORMAT: Final = 1
 
-Kernels = Literal["quick", "torch"]  # those that are fast for the same function, or those that the plain module takes
 
 # A size is an integer, or an expression of the batch size "b": ["mul", 36, "b"].
 SizeTree = int | float | str | list[Any]
@@ -122,7 +121,7 @@ class Program(Value, frozen=True, kw_only=True):
     boundaries: tuple[int, ...] = ()  # node positions at which blocks begin, without 0; block i is [b[i-1], b[i])
     coupled: tuple[int, ...] = ()  # nodes in which samples meet
     separable_loss: bool = True
-    kernels: Kernels = "quick"
+    kernels: str = "quick"  # the way to execute it: "quick" kernels for the same function, or those of "torch" itself
 
     def block_range(self, start: int, stop: int) -> tuple[int, int]:
         """Node positions of blocks [start, stop)."""
@@ -145,8 +144,8 @@ class ProgramPair(Value, frozen=True, kw_only=True):
     format: Literal[1] = FORMAT
     judge: Program | None = None  # the loss in evaluation, uncut: for devices that judge by samples of their own
 
-    def with_kernels(self, kernels: Kernels) -> ProgramPair:
-        """The same programs, run with quick kernels or with torch's own."""
+    def with_kernels(self, kernels: str) -> ProgramPair:
+        """The same programs, executed in another way."""
         train, evaluation = (msgspec.structs.replace(p, kernels=kernels) for p in (self.train, self.eval))
         judge = self.judge and msgspec.structs.replace(self.judge, kernels=kernels)
         return msgspec.structs.replace(self, train=train, eval=evaluation, judge=judge)

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import msgspec
 import torch
 
-from potluck.compute.interpret import torch_constant
+from potluck.compute.our_operators import torch_constant
 from potluck.errors import LinkError
 from potluck.types import ITEM_BYTES
 from potluck.wire.link import Buffer

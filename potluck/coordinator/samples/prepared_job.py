@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
+from potluck.compute.execution.executions import execution_named
 from potluck.coordinator.samples.check_fit import check_fit
 from potluck.coordinator.samples.loading import first_samples
 from potluck.job.job import Job
@@ -30,6 +31,7 @@ class PreparedJob:
 
 def prepare_job(job: Job, note: Callable[[str], None] = lambda text: None) -> PreparedJob:
     """Builds the model and cuts it, from the first samples of the data. What the user should know of it is noted."""
+    execution_named(job.kernels)  # refuses what nobody here could run, before anything is built
     torch.manual_seed(job.seed)
     module, hand_cut = as_module(job.model)
     first = first_samples(job, PROBE_ROWS)

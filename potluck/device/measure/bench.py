@@ -9,8 +9,8 @@ from typing import NamedTuple
 
 import torch
 
-from potluck.compute.interpret import torch_constant
 from potluck.compute.kernels import channels_last
+from potluck.compute.our_operators import torch_constant
 from potluck.compute.runner import Rows, StageRunner, StageState
 from potluck.device.host.cpu_pace import CpuPace
 from potluck.device.host.throttle import Throttle

@@ -8,7 +8,9 @@ from collections.abc import Mapping
 import torch
 
 from potluck.compute.constants import constant_tensor
-from potluck.compute.interpret import Code, Context, Registers
+from potluck.compute.execution.execution import empty_registers
+from potluck.compute.execution.executions import execution_named
+from potluck.compute.our_operators import Context
 from potluck.compute.randomness import Draw
 from potluck.paramserver.messages import HeldOut
 from potluck.program.program import Program
@@ -21,8 +23,9 @@ class HeldOutLoss:
         self, program: Program, data: Mapping[str, torch.Tensor], batch_size: int, device: torch.device
     ) -> None:
         self._data, self._batch, self._device = data, batch_size, device
-        self._code = Code(program, range(len(program.nodes)), program.outputs, device)
-        self._size, self._output = len(program.values), program.outputs[0]
+        make = execution_named(program.kernels)
+        self._execution = make(program, range(len(program.nodes)), program.outputs, device)
+        self._empty, self._output = empty_registers(program), program.outputs[0]
         self._inputs = {s.id: s.name for s in program.sources if s.kind == "input"}
         known = {s.id: (s.name, s.data) for s in program.sources if s.kind != "input"}
         self._constants = {i: constant_tensor(program, i, d).to(device) for i, (_, d) in known.items() if d is not None}
@@ -53,10 +56,10 @@ class HeldOutLoss:
         return HeldOut(version=self._version, loss=loss if math.isfinite(loss) else None, samples=self.samples)
 
     def _loss(self, begin: int, rows: int) -> float:
-        registers: Registers = [None] * self._size
+        registers = self._empty.copy()
         given = {i: self._data[name][begin : begin + rows].to(self._device) for i, name in self._inputs.items()}
         for value, tensor in {**self._constants, **self._weights, **given}.items():
             registers[value] = tensor
         with torch.no_grad():
-            self._code.run(registers, Context(rows, Draw(0, 0, 0, 0), self._device))
+            self._execution.forward(registers, Context(rows, Draw(0, 0, 0, 0), self._device))
         return float(registers[self._output])

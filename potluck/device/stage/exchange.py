@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
-from potluck.compute.interpret import torch_constant
+from potluck.compute.our_operators import torch_constant
 from potluck.compute.runner import StageRunner
 from potluck.errors import InputError
 from potluck.plan.routes import Part, Route, routes, rows

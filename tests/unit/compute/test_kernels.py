@@ -9,8 +9,9 @@ import torch
 from torch import nn
 
 from potluck.compute import kernels
-from potluck.compute.interpret import Code, Context
+from potluck.compute.execution.interpreter import Interpreter
 from potluck.compute.kernels import channels_last, leaks, order, quicker
+from potluck.compute.our_operators import Context
 from potluck.compute.randomness import Draw
 from potluck.compute.runner import Rows
 from potluck.model.build import build
@@ -154,7 +155,8 @@ def test_what_is_said_to_have_its_channels_last_has_them(wide):
     registers = [None] * len(program.values)
     for source in program.sources:
         registers[source.id] = feeds[source.name] if source.kind == "input" else built.state[source.name]
-    Code(program, range(len(program.nodes)), program.values, CPU).run(registers, Context(20, Draw(0, 0, 0, 0), CPU))
+    run = Interpreter(program, range(len(program.nodes)), program.values, CPU)
+    run.forward(registers, Context(20, Draw(0, 0, 0, 0), CPU))
     made = {v for node in program.nodes for v in node.outputs if v >= 0 and len(program.values[v].shape) == 4}
     last = {v for v in made if registers[v].is_contiguous(memory_format=torch.channels_last)}
     assert channels_last(program, CPU) == last

@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from potluck.compute import interpret, layers, products
+from potluck.compute import layers, products
+from potluck.compute.execution import interpreter
 from potluck.compute.late_weights import Owed, owing, pay
 from potluck.compute.layers import layer
 from potluck.compute.products import product, times_transposed
@@ -247,7 +248,7 @@ def test_a_program_takes_them_and_late_weights_are_the_same_bits(monkeypatch):
         asked.extend([node.op] * (found is not None))
         return found
 
-    monkeypatch.setattr(interpret, "layer", noted)
+    monkeypatch.setattr(interpreter, "layer", noted)
     whole, split, feeds = runners(Deep())
     for j in range(2):
         step(whole, feeds, j)

@@ -13,7 +13,7 @@ import torch
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from potluck.compute.interpret import look_up
+from potluck.compute.execution.interpreter import look_up
 from potluck.errors import InputError
 from potluck.program.blocks import facts
 from potluck.program.operators import _ALLOWED, allowed

@@ -8,7 +8,6 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import pytest
@@ -17,7 +16,9 @@ import torch.nn.functional as F
 from torch import nn
 
 from potluck.compute.constants import constant_tensor
-from potluck.compute.interpret import Code, Context
+from potluck.compute.execution.execution import empty_registers
+from potluck.compute.execution.interpreter import Interpreter
+from potluck.compute.our_operators import Context
 from potluck.compute.randomness import Draw
 from potluck.program.program import Items, Node, NonFinite, Ref, encode, evaluate_size
 from potluck.program.validity import decode
@@ -161,10 +162,10 @@ def test_arguments_may_be_lists_in_lists_and_keywords():
         outputs=(number,),
     )
     program = replace(program, nodes=(node,), values={**program.values, number: program.values[x]})
-    code = Code(program, [0], program.values, CPU)
-    registers: list[Any] = [None] * code.size
+    code = Interpreter(program, [0], program.values, CPU)
+    registers = empty_registers(program)
     registers[x] = torch.ones(2, 6)
-    code.run(registers, Context(2, Draw(0, 0, 0, 0), CPU))
+    code.forward(registers, Context(2, Draw(0, 0, 0, 0), CPU))
     assert registers[number].shape == (2, 12)
 
 

@@ -9,8 +9,9 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from potluck.compute.interpret import Code, Context
-from potluck.compute.our_operators import _attention_dropout
+from potluck.compute.execution.execution import empty_registers
+from potluck.compute.execution.interpreter import Interpreter
+from potluck.compute.our_operators import Context, _attention_dropout
 from potluck.compute.randomness import Draw, keep_mask
 from potluck.errors import ModelError
 from potluck.program.program import inputs_of, shape_of
@@ -76,11 +77,11 @@ def drawn(model, rows=4, draw=HERE):
     built = build_small(model)
     program = built.programs.train
     node = next(i for i, n in enumerate(program.nodes) if n.op.startswith("potluck."))
-    code = Code(program, [node], program.values, CPU)
-    registers: list[Any] = [None] * code.size
+    code = Interpreter(program, [node], program.values, CPU)
+    registers = empty_registers(program)
     for value in inputs_of(program.nodes[node]):
         registers[value] = torch.ones(shape_of(program.values[value], rows))
-    code.run(registers, Context(rows, draw, CPU))
+    code.forward(registers, Context(rows, draw, CPU))
     return registers[program.nodes[node].outputs[0]]
 
 
@@ -92,11 +93,11 @@ def test_dropout_scales_what_it_keeps():
 def test_two_dropouts_of_one_model_draw_differently():
     program = build_small(stepped(lambda self, i, x: F.dropout(x, 0.5))).programs.train
     nodes = [i for i, n in enumerate(program.nodes) if n.op == "potluck.dropout"]
-    code = Code(program, nodes, program.values, CPU)
-    registers: list[Any] = [None] * code.size
+    code = Interpreter(program, nodes, program.values, CPU)
+    registers = empty_registers(program)
     for node in nodes:
         registers[inputs_of(program.nodes[node])[0]] = torch.ones(32, WIDTH)
-    code.run(registers, Context(32, HERE, CPU))
+    code.forward(registers, Context(32, HERE, CPU))
     first, second, third = (registers[program.nodes[n].outputs[0]] for n in nodes)
     assert not torch.equal(first, second)
     assert not torch.equal(second, third)

@@ -10,7 +10,9 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from potluck.compute.interpret import Code, Context
+from potluck.compute.execution.execution import empty_registers
+from potluck.compute.execution.interpreter import Interpreter
+from potluck.compute.our_operators import Context
 from potluck.compute.randomness import Draw
 from potluck.errors import ModelError
 from potluck.model.build import build
@@ -93,11 +95,11 @@ def test_device_arguments_become_here():
     assert sum(isinstance(a, Here) for a in arguments) >= 6
     assert not any(a in ("cpu", "cuda") for a in arguments if isinstance(a, str))
     meta = torch.device("meta")  # a device that is not the one it was traced on
-    code = Code(program, range(len(program.nodes)), program.values, meta)
-    registers: list[Any] = [None] * code.size
+    code = Interpreter(program, range(len(program.nodes)), program.values, meta)
+    registers = empty_registers(program)
     for source in program.sources:
         registers[source.id] = torch.empty(shape_of(program.values[source.id], 4), device=meta)
-    code.run(registers, Context(4, Draw(0, 0, 0, 0), meta))
+    code.forward(registers, Context(4, Draw(0, 0, 0, 0), meta))
     assert registers[program.outputs[0]].device == meta
     assert_equals_eager(built, stepped(step), stages=2)
 

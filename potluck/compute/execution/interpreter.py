@@ -8,10 +8,12 @@ from typing import Any, NamedTuple
 import torch
 
 from potluck.compute.dense import DENSE, dense
+from potluck.compute.execution.execution import Registers
 from potluck.compute.kernels import is_product, is_quick, order, quicker
-from potluck.compute.late_weights import RULES, can_wait, owing
+from potluck.compute.late_weights import RULES, Owed, can_wait, owing, pay
 from potluck.compute.layers import layer
 from potluck.compute.our_operators import Context, our_function, torch_constant
+from potluck.compute.stage_optimizer import StageOptimizer
 from potluck.errors import InputError
 from potluck.program.operators import OURS, allowed
 from potluck.program.program import (
@@ -28,10 +30,6 @@ from potluck.program.program import (
     inputs_of,
     refs,
 )
-
-__all__ = ["Code", "Context", "Registers", "look_up", "torch_constant"]
-
-Registers = list[Any]
 
 # The same without a copy where there needs to be none; a model's own code never saw memory orders that we choose.
 _IN_ANY_ORDER = {
@@ -62,8 +60,8 @@ class _Instruction(NamedTuple):
     frees: tuple[int, ...]
 
 
-class Code:
-    """Some nodes of a program, ready to run. Values not in `keep` are dropped after their last use."""
+class Interpreter:
+    """Runs node after node; autograd finds the way back. Values not in `keep` are dropped after their last use."""
 
     def __init__(self, program: Program, positions: Sequence[int], keep: Iterable[int], device: torch.device) -> None:
         self._nodes = [program.nodes[p] for p in positions]
@@ -72,14 +70,13 @@ class Code:
         self._device, self._quick = device, is_quick(program)
         self._keep = set(keep)
         self._bound: dict[int, list[_Instruction]] = {}
-        self.size = max(program.values, default=-1) + 1
 
     @property
     def can_wait(self) -> bool:
         """Whether there are weight gradients that can be put off."""
         return bool(self._can_wait)
 
-    def run(self, registers: Registers, context: Context) -> None:
+    def forward(self, registers: Registers, context: Context) -> None:
         """Fills the registers of every node's outputs."""
         for ins in self._instructions(context.rows):
             arguments = ins.arguments.copy()
@@ -111,6 +108,18 @@ class Code:
                 registers[ins.outputs[0]] = result
             for value in ins.frees:
                 registers[value] = None
+
+    def backward(self, roots: Sequence[torch.Tensor], gradients: Sequence[torch.Tensor]) -> None:
+        """Adds to the gradients of all that the roots came from."""
+        torch.autograd.backward(roots, gradients)
+
+    def weights(self, owed: Iterable[Owed]) -> None:
+        """Adds the weight gradients that a backward pass has left owed."""
+        pay(owed)
+
+    def step(self, optimizer: StageOptimizer, lr_scale: float) -> None:
+        """Changes the parameters by their gradients."""
+        optimizer.step(lr_scale)
 
     def _instructions(self, rows: int) -> list[_Instruction]:
         bound = self._bound.get(rows)
