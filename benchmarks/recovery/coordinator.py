@@ -21,6 +21,7 @@ import torch
 from benchmarks.recovery.heavy import Heavy, planned_anew
 from benchmarks.recovery.jobs import job_of
 from benchmarks.recovery.told import Told
+from benchmarks.testbed.topology import NETWORK
 from potluck.commands.training_job import interrupted, terms_before
 from potluck.control.cluster_events import Event, Order, Written
 from potluck.coordinator.fleet.fleet_profile import MeasuringTime, profile_fleet
@@ -29,6 +30,7 @@ from potluck.coordinator.options import Options
 from potluck.coordinator.samples.prepared_job import PreparedJob, prepare_job
 from potluck.coordinator.training import run_on
 from potluck.types import Plan, Profile
+from potluck.wire.trust import PlainTrust
 
 TIMEOUT_S = 120.0
 DIES_AFTER = 10  # rounds, where it is to die between ledger and commit
@@ -77,8 +79,8 @@ def main(
     prepared = prepare_job(replace(job_of(model), rounds=rounds, checkpoint_every=save_every))
     plan = msgspec.json.decode(plan_file.read_bytes(), type=Plan)
     options = Options(
-        listen=listen, joined=devices, timeout_s=TIMEOUT_S, run_dir=run_dir, resume=resume,
-        first_copy_s=first_copy_s,
+        listen=listen, trust=PlainTrust.on(NETWORK), joined=devices, timeout_s=TIMEOUT_S,
+        run_dir=run_dir, resume=resume, first_copy_s=first_copy_s,
     )  # fmt: skip
     before = terms_before(options)
     with LiveFleet(None, options, interrupted(options, before)) as live:

@@ -21,6 +21,7 @@ import click
 import msgspec
 import torch
 
+from benchmarks.testbed.topology import NETWORK
 from benchmarks.throughput.cells import OURS, micro_batches
 from benchmarks.workloads import workload
 from potluck.commands.trying import Tries, a_few_rounds, try_plans
@@ -37,6 +38,7 @@ from potluck.plan.events.refine import Spent
 from potluck.plan.groups import shareable
 from potluck.profile.store import Store
 from potluck.types import Plan, Profile
+from potluck.wire.trust import PlainTrust
 
 PROFILED_ROWS = 60  # the profile also has half, a quarter and twice as many: what a device computes at a time here
 FEWEST, MOST = 3, 16  # rounds of a measurement, the warm-up included; two, if one takes longer than all should
@@ -194,7 +196,7 @@ def serve(live: LiveFleet, lines: Iterable[str], store: Store) -> Iterator[dict[
 def main(listen: str, devices: int) -> None:
     """Measure what the requests on standard input ask for."""
     torch.set_num_threads(1)
-    options = Options(listen=listen, joined=devices, timeout_s=300, progress=say)
+    options = Options(listen=listen, trust=PlainTrust.on(NETWORK), joined=devices, timeout_s=300, progress=say)
     with LiveFleet(None, options) as live, tempfile.TemporaryDirectory() as folder:
         print(json.dumps({"here": sorted(live.roster.specs)}), flush=True)
         for answer in serve(live, sys.stdin, Store(Path(folder))):

@@ -10,6 +10,7 @@ from potluck.control.fault_script import Fault
 from potluck.metrics.watcher import Watcher
 from potluck.paramserver.policy_choice import Choice
 from potluck.types import Plan
+from potluck.wire.trust import ON_THIS_MACHINE, Trust
 
 
 @dataclass(frozen=True)
@@ -21,6 +22,7 @@ class Options:
     resume: bool = False
     carrier: str = "zmq"
     listen: str = "127.0.0.1:0"
+    trust: Trust = ON_THIS_MACHINE  # who may speak to the coordinator
     joined: int = 0  # devices expected to join from elsewhere; 0: only the local ones
     join_timeout_s: float = 300.0
     timeout_s: float = 300.0

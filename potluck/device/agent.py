@@ -66,6 +66,7 @@ from potluck.wire.messages import (
     Welcome,
     Work,
 )
+from potluck.wire.trust import Trust
 
 _TIMEOUT_S = 120.0  # until the coordinator says otherwise
 _EXPLAINED_S, _LOOK_S = 5.0, 0.05  # in which the control channel says why a link broke
@@ -79,12 +80,13 @@ class Agent:
     """
 
     def __init__(
-        self, client: CoordinatorClient, hello: Hello, device: torch.device, bind: str, say: Callable[[str], None],
-        hold_s: float = 0.0, failpoint: Callable[[str], None] = lambda order: None, data: Sequence[LocalData] = (),
+        self, client: CoordinatorClient, hello: Hello, device: torch.device, bind: str, trust: Trust,
+        say: Callable[[str], None], hold_s: float = 0.0, failpoint: Callable[[str], None] = lambda order: None,
+        data: Sequence[LocalData] = (),
     ) -> None:  # fmt: skip
         """`hello` is what it was let in by; it comes again whenever it looks for the coordinator."""
         self._client, self._hello, self._device, self._bind, self._say = client, hello, device, bind, say
-        self._hold_s, self._failpoint = hold_s, failpoint
+        self._hold_s, self._failpoint, self._trust = hold_s, failpoint, trust
         self._spec = spec = hello.device
         self._throttle = Throttle(spec.speed)
         self._lock = threading.RLock()
@@ -93,8 +95,8 @@ class Agent:
         self._link: Link | None = None
         self._pump = threading.Thread(target=self._listen, name="potluck-orders", daemon=True)
         self._stage = StageHolder(self, spec, device, self._throttle, say, self._stored, _TIMEOUT_S)
-        self._surveyor = Surveyor(client, spec, device)
-        self._own = OwnWork(spec.name, device, {one.name: one for one in data}, bind, self._throttle, self.fetch)
+        self._surveyor = Surveyor(client, spec, device, trust)
+        self._own = OwnWork(spec.name, device, {one.name: one for one in data}, bind, trust, self._throttle, self.fetch)
         self._welcome: Welcome | None = None
         self._closed = False
 
@@ -195,7 +197,9 @@ class Agent:
         address = self._client.address
         what = "its weights" if self._own.incarnation else f"round {self._newest()}"
         self._say(f"holding {what} for {duration_text(self._hold_s)}, looking for {address}")
-        client = found_again(address, self._back(), self._hold_s, lambda: self._closed or self._state.phase == "over")
+        client = found_again(
+            address, self._back(), self._hold_s, lambda: self._closed or self._state.phase == "over", self._trust
+        )
         if client is None:
             self.tell(HeldLongEnough())
             return False
@@ -283,7 +287,7 @@ class Agent:
             self.tell(Works())
         if self._link is not None:  # of before: another coordinator may count its terms from 1 again
             self._link.close()
-        self._link = open_link(welcome.carrier, self._spec.name, self._bind, welcome.bandwidth_bytes_s)
+        self._link = open_link(welcome.carrier, self._spec.name, self._bind, self._trust, welcome.bandwidth_bytes_s)
         self._surveyor.welcomed(self._link, welcome)
         self._client.send(Linked(address=self._link.address))
         self._say(f"{self._spec.name} joined {self._client.address}")

@@ -14,13 +14,16 @@ from potluck.tensors.snapshot import encode, take
 from potluck.types import Held
 from potluck.wire.control_channel import ControlClient
 from potluck.wire.messages import FromCoordinator, Hello
+from potluck.wire.trust import Trust
 
 _KNOCK_S = 2.0  # for one try
 _ANSWER_S = 10.0
 _PAUSE_S = 0.5
 
 
-def found_again(address: str, hello: Hello, hold_s: float, closed: Callable[[], bool]) -> CoordinatorClient | None:
+def found_again(
+    address: str, hello: Hello, hold_s: float, closed: Callable[[], bool], trust: Trust
+) -> CoordinatorClient | None:
     """A connection to the coordinator that lets this device in again; None if it is not back in time.
 
     The `Welcome` is left for whoever reads the connection.
@@ -28,7 +31,7 @@ def found_again(address: str, hello: Hello, hold_s: float, closed: Callable[[], 
     deadline = time.monotonic() + hold_s
     while time.monotonic() < deadline and not closed():
         with contextlib.suppress(PotluckError):  # nobody is there, or somebody else
-            client: CoordinatorClient = ControlClient(address, FromCoordinator, timeout_s=_KNOCK_S)
+            client: CoordinatorClient = ControlClient(address, FromCoordinator, timeout_s=_KNOCK_S, trust=trust)
             try:
                 let_in(client, hello, _ANSWER_S)
                 return client

@@ -22,6 +22,7 @@ from potluck.types import DeviceSpec
 from potluck.units import duration_text
 from potluck.wire.control_channel import ControlClient
 from potluck.wire.messages import FromCoordinator, Hello
+from potluck.wire.trust import ON_THIS_MACHINE, Trust
 
 _JOIN_TIMEOUT_S = 20.0
 _ANSWER_S = 300.0  # a coordinator that looks for a plan lets nobody in meanwhile
@@ -30,14 +31,14 @@ _ANSWER_S = 300.0  # a coordinator that looks for a plan lets nobody in meanwhil
 def run_agent(
     address: str, spec: DeviceSpec, bind: str, say: Callable[[str], None] = lambda text: None, hold_s: float = 0.0,
     chaos: bool = False, failpoint: Callable[[str], None] = lambda order: None, data: Sequence[LocalData] = (),
-    insists: bool = True,
+    insists: bool = True, trust: Trust = ON_THIS_MACHINE,
 ) -> int:  # fmt: skip
     """Serves one run as a device and says how it goes; returns the exit code.
 
     The coordinator may start up to `hold_s` seconds later, and when it is gone, what the device holds is kept as long
     in case it comes back. With `chaos` it misbehaves when it is told to. Tests give a `failpoint`: it is told every
     order's name before it is obeyed. `data` are the data sets of its owner, which never leave it. Unless it `insists`
-    on its name, it is called something else where that is taken.
+    on its name, it is called something else where that is taken. `trust` says who may speak to it.
     """
     load_extensions()
     sys.setswitchinterval(0.001)  # let the link's thread in quickly while this one computes
@@ -46,14 +47,15 @@ def run_agent(
     gc.freeze()  # what is loaded stays: no collection has to look at it again
     wait_s = max(_JOIN_TIMEOUT_S, hold_s)
     client: CoordinatorClient = ControlClient(
-        address, FromCoordinator, timeout_s=wait_s, nobody_yet=lambda why: say(nobody_yet(address, why, wait_s))
-    )
+        address, FromCoordinator, timeout_s=wait_s, trust=trust,
+        nobody_yet=lambda why: say(nobody_yet(address, why, wait_s)),
+    )  # fmt: skip
     try:
         hello = _named(client, first_words(spec, chaos=chaos, insists=insists), say)
     except BaseException:
         client.close()
         raise
-    agent = Agent(client, hello, device, bind, say, hold_s, failpoint, data)
+    agent = Agent(client, hello, device, bind, trust, say, hold_s, failpoint, data)
     try:
         with _leaves_when_asked(agent, say):
             return agent.serve()

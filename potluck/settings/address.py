@@ -10,6 +10,7 @@ from ipaddress import AddressValueError, IPv4Address, IPv4Network, NetmaskValueE
 from potluck.errors import InputError
 
 MAX_PORT = 65535
+LOOPBACK = IPv4Network("127.0.0.0/8")
 
 
 def split_address(text: str, *, port_needed: bool) -> tuple[str, int]:
@@ -37,11 +38,16 @@ def plain_network(text: str) -> IPv4Network:
         raise InputError(f"{text!r} is no IPv4 network ({error}); give it as CIDR, like 192.168.1.0/24") from None
 
 
+def plain_networks(declared: IPv4Network | None) -> tuple[IPv4Network, ...]:
+    """Where things may be said in the clear: on this machine, and where its user says so."""
+    return (LOOPBACK,) if declared is None else (LOOPBACK, declared)
+
+
 def check_reachable(address: IPv4Address, network: IPv4Network | None, where: str) -> None:
-    """Raises unless the address is this machine's own loopback, or lies in the network declared plain."""
+    """Raises unless the address lies in one of the plain networks."""
     if address.is_unspecified:
         raise InputError(f"{where}: {address} is every network at once; give this machine's address on one of them")
-    if address.is_loopback:
+    if any(address in plain for plain in plain_networks(network)):
         return
     if network is None:
         around = IPv4Network(f"{address}/24", strict=False)
@@ -49,5 +55,4 @@ def check_reachable(address: IPv4Address, network: IPv4Network | None, where: st
             f"{where}: {address} is off this machine and nothing is encrypted yet; on a network that you trust, "
             f"add --plain-network {around} here and on every device"
         )
-    if address not in network:
-        raise InputError(f"{where}: {address} is not in --plain-network {network}; give the network it is in")
+    raise InputError(f"{where}: {address} is not in --plain-network {network}; give the network it is in")

@@ -1,4 +1,4 @@
-"""The control channel: typed JSON messages over WebSocket, and blobs by digest, on one port. Not encrypted yet."""
+"""The control channel: typed JSON messages over WebSocket, and blobs by digest, on one port."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ import logging
 import os
 import queue
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any, Generic, TypeVar
 
 import aiohttp
 import msgspec
 from aiohttp import web
 
-from potluck.errors import DeviceError, InputError
+from potluck.errors import DeviceError, InputError, PotluckError
 from potluck.wire.channel import (
     CLOSE_S,
     LOOKS_PER_PING,
@@ -34,6 +34,7 @@ from potluck.wire.channel import (
     Stranger,
     Watch,
 )
+from potluck.wire.trust import ON_THIS_MACHINE, Trust
 
 In = TypeVar("In")
 Out = TypeVar("Out")
@@ -63,7 +64,9 @@ class ControlServer(Generic[In, Out]):
         *,
         silence_s: float = SILENCE_S,
         max_message_bytes: int = MAX_MESSAGE_BYTES,
+        trust: Trust = ON_THIS_MACHINE,
     ) -> None:
+        self._trust = trust
         self.events: queue.Queue[Connected | Received[In] | Disconnected] = queue.Queue()
         self._decoder: msgspec.json.Decoder[In] = msgspec.json.Decoder(decode_type)
         self._silence_s = silence_s
@@ -111,17 +114,26 @@ class ControlServer(Generic[In, Out]):
     # --- in the loop's thread
 
     async def _start(self, host: str, port: int) -> tuple[web.AppRunner, str]:
-        app = web.Application()
+        app = web.Application(middlewares=[self._admit])
         app.router.add_get(CONTROL_PATH, self._converse)
         app.router.add_get("/blob/{digest}", self._blob)
         runner = web.AppRunner(app, access_log=None, logger=_quiet, shutdown_timeout=CLOSE_S)
         await runner.setup()
         try:
-            await web.TCPSite(runner, host, port).start()
+            await web.TCPSite(runner, host, port, ssl_context=self._trust.server_context()).start()
         except OSError:
             await runner.cleanup()
             raise
         return runner, f"{host}:{runner.addresses[0][1]}"
+
+    @web.middleware
+    async def _admit(
+        self, request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
+    ) -> web.StreamResponse:
+        why = self._trust.refusal(request.remote or "", "control")
+        if why is not None:
+            raise web.HTTPForbidden(text=why)
+        return await handler(request)
 
     async def _stop(self) -> None:
         for conversation in self._conversations.values():
@@ -200,6 +212,7 @@ class ControlClient(Generic[In, Out]):
         silence_s: float = PATIENT_S,
         max_message_bytes: int = MAX_MESSAGE_BYTES,
         nobody_yet: Callable[[str], None] = lambda why: None,
+        trust: Trust = ON_THIS_MACHINE,
     ) -> None:
         """`nobody_yet` is told why, in another thread, if nobody answers at once: it is tried on for `timeout_s`."""
         host, _, port = address.rpartition(":")
@@ -211,6 +224,8 @@ class ControlClient(Generic[In, Out]):
         self._silence_s = silence_s
         self._max_message_bytes = max_message_bytes
         self._nobody_yet = nobody_yet
+        self._tls = trust.client_context()
+        self._url = f"{'http' if self._tls is None else 'https'}://{address}"
         self._conversation: Conversation[In] | None = None
         self._thread = LoopThread("control client")
         try:
@@ -275,14 +290,23 @@ class ControlClient(Generic[In, Out]):
                 said = True
                 await asyncio.sleep(RETRY_S)
             except aiohttp.ClientError as error:
-                raise InputError(
-                    f"somebody else listens at {self.address}, not a potluck coordinator ({_answer(error)}); "
-                    "give the address that potluck train says"
-                ) from error
+                raise self._turned_away(error) from error
+
+    def _turned_away(self, error: aiohttp.ClientError) -> PotluckError:
+        if getattr(error, "status", None) != web.HTTPForbidden.status_code:
+            return InputError(
+                f"somebody else listens at {self.address}, not a potluck coordinator ({_answer(error)}); "
+                "give the address that potluck train says"
+            )
+        return DeviceError(
+            f"{self.address} does not let this device in: it is on no network that the coordinator trusts; "
+            "start that with a --plain-network that this device is in"
+        )
 
     async def _knock(self, session: aiohttp.ClientSession) -> aiohttp.ClientWebSocketResponse:
         return await session.ws_connect(
-            f"http://{self.address}{CONTROL_PATH}",
+            f"{self._url}{CONTROL_PATH}",
+            ssl=self._tls or True,
             autoping=False,
             max_msg_size=self._max_message_bytes,
             timeout=aiohttp.ClientWSTimeout(ws_close=CLOSE_S),
@@ -303,8 +327,8 @@ class ControlClient(Generic[In, Out]):
 
     async def _get(self, digest: str, timeout_s: float) -> bytes | None:
         """The body, or None when the coordinator does not have it."""
-        url = f"http://{self.address}/blob/{digest}"
-        async with self._session.get(url, timeout=aiohttp.ClientTimeout(total=timeout_s)) as response:
+        whole = aiohttp.ClientTimeout(total=timeout_s)
+        async with self._session.get(f"{self._url}/blob/{digest}", timeout=whole, ssl=self._tls or True) as response:
             if response.status == web.HTTPNotFound.status_code:
                 return None
             response.raise_for_status()

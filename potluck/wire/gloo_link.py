@@ -16,11 +16,13 @@ from potluck.wire.gloo_edge import GlooEdge
 from potluck.wire.link import DEFAULT_WINDOW_BYTES, Buffer, LinkStats, Tag
 from potluck.wire.mailbox import Mailbox
 from potluck.wire.pacing import Pacer
+from potluck.wire.trust import ON_THIS_MACHINE, Trust
 
 
 class GlooLink:
     """A `Link` over Gloo. Each link hosts a store; of two peers, the one with the smaller name hosts their meeting.
 
+    Gloo lets in whoever comes, and encrypts nothing: only peers whom the `trust` admits are met, and keys are refused.
     A killed peer is noticed at once. A peer that is stopped or cut off is not: calls end at their deadline.
     """
 
@@ -30,8 +32,11 @@ class GlooLink:
         bind: str = "127.0.0.1",
         window_bytes: int = DEFAULT_WINDOW_BYTES,
         bandwidth_bytes_s: float | None = None,
+        trust: Trust = ON_THIS_MACHINE,
     ) -> None:
-        self._name = name
+        if trust.link_options(name):
+            raise InputError("--carrier gloo cannot be encrypted; use zmq, or a network that you declare plain")
+        self._name, self._trust = name, trust
         self._bind = bind
         self._mailbox = Mailbox(name, window_bytes)
         self._pacer = Pacer(bandwidth_bytes_s)
@@ -74,6 +79,10 @@ class GlooLink:
             edge.abandon()
 
     def _connect(self, peer: str, address: str) -> None:
+        why = self._trust.refusal(address.rpartition(":")[0], "link")
+        if why is not None:
+            self._mailbox.lose(peer, self.term, why)
+            return
         meeting = self.address if self._name < peer else address
         self._edges[peer] = GlooEdge(self._name, peer, self.term, meeting, self._bind, self._mailbox, self._pacer)
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import time
 from collections import deque
+from collections.abc import Sequence
 
 import zmq
 from zmq.utils.monitor import recv_monitor_message
 
 from potluck.wire.frames import PROTOCOL_VERSION, MessageHeader, encode_header
 from potluck.wire.link import Tag
+from potluck.wire.trust import SocketOption
 
 MAX_FRAME_BYTES = 4 * 2**30
 
@@ -17,7 +19,10 @@ MAX_FRAME_BYTES = 4 * 2**30
 class ZmqEdge:
     """A DEALER and its monitor; touched by the link's I/O thread only."""
 
-    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], name: str, term: int, address: str, silence_s: float):
+    def __init__(
+        self, context: zmq.Context[zmq.Socket[bytes]], name: str, term: int, address: str, silence_s: float,
+        keys: Sequence[SocketOption],
+    ) -> None:  # fmt: skip
         self.waiting: deque[tuple[Tag, list[memoryview]]] = deque()  # for the connection
         self._term = term
         self._sequence = 0
@@ -35,7 +40,7 @@ class ZmqEdge:
             zmq.HEARTBEAT_TIMEOUT: int(silence_s * 750),
             zmq.MAXMSGSIZE: MAX_FRAME_BYTES,
         }
-        for option, value in options.items():
+        for option, value in (*options.items(), *keys):
             self.socket.setsockopt(option, value)
         self.socket.setsockopt(zmq.ROUTING_ID, name.encode())
         self.monitor = self.socket.get_monitor_socket(zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED)

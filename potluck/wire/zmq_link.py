@@ -26,6 +26,7 @@ from potluck.wire.frames import (
 from potluck.wire.link import DEFAULT_WINDOW_BYTES, Buffer, LinkStats, Tag
 from potluck.wire.mailbox import Mailbox
 from potluck.wire.pacing import Pacer
+from potluck.wire.trust import ON_THIS_MACHINE, Trust
 from potluck.wire.zmq_edge import MAX_FRAME_BYTES, ZmqEdge
 
 SMALL_PART_BYTES = 16 * 1024
@@ -65,7 +66,7 @@ class _Consumed:
 
 
 class ZmqLink:
-    """A `Link` over ZeroMQ. Nothing is encrypted.
+    """A `Link` over ZeroMQ; who gets through to it, and whether others can listen in, its `trust` says.
 
     A ROUTER receives; one DEALER per peer sends and gets the credits back. A peer whose connection closes, does not
     come to stand or does not answer ZeroMQ's heartbeats for `silence_s`, is lost for the rest of the term. Heartbeats
@@ -80,8 +81,9 @@ class ZmqLink:
         window_bytes: int = DEFAULT_WINDOW_BYTES,
         bandwidth_bytes_s: float | None = None,
         silence_s: float = SILENCE_S,
+        trust: Trust = ON_THIS_MACHINE,
     ) -> None:
-        self._name = name
+        self._name, self._trust = name, trust
         self._silence_s = silence_s
         self._mailbox = Mailbox(name, window_bytes)
         self._pacer = Pacer(bandwidth_bytes_s)
@@ -180,6 +182,8 @@ class ZmqLink:
         self._router.setsockopt(zmq.RCVHWM, 0)
         self._router.setsockopt(zmq.ROUTER_HANDOVER, 1)
         self._router.setsockopt(zmq.MAXMSGSIZE, MAX_FRAME_BYTES)
+        for option, value in self._trust.link_options(None):
+            self._router.setsockopt(option, value)
         try:
             self._router.bind(f"tcp://{bind}:*")
         except zmq.ZMQError as error:
@@ -276,7 +280,8 @@ class ZmqLink:
 
     def _meet(self, peer: str, address: str) -> None:
         try:
-            edge = ZmqEdge(self._context, self._name, self._term, address, self._silence_s)
+            keys = self._trust.link_options(peer)
+            edge = ZmqEdge(self._context, self._name, self._term, address, self._silence_s, keys)
         except zmq.ZMQError as error:
             self._mailbox.lose(peer, self._term, f"its address {address!r} cannot be used: {error}")
             return

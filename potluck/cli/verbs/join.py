@@ -17,6 +17,7 @@ from potluck.settings.local_address import address_towards, resolve
 from potluck.settings.verb_settings import JoinSettings
 from potluck.types import COORDINATOR, LONGEST_NAME, DeviceKind, DeviceSpec
 from potluck.wire.messages import PROOF_VARIABLE
+from potluck.wire.trust import PlainTrust
 
 
 def join(address: str, settings: JoinSettings) -> int:
@@ -46,7 +47,7 @@ def join(address: str, settings: JoinSettings) -> int:
         hold_s = 0.0 if own else settings.hold  # our own end with the coordinator
         return run_agent(
             f"{there}:{port}", spec, str(here), complain, hold_s, chaos=own or settings.chaos, data=data,
-            insists=settings.name is not None,
+            insists=settings.name is not None, trust=PlainTrust.on(settings.plain_network),
         )  # fmt: skip
 
 

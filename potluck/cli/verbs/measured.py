@@ -17,6 +17,7 @@ from potluck.profile.store import Store, default_dir, load
 from potluck.profile.synthetic import synthetic
 from potluck.settings.verb_settings import ProfileSettings
 from potluck.types import Fleet, ModelFacts, Profile
+from potluck.wire.trust import PlainTrust
 
 if TYPE_CHECKING:
     from potluck.coordinator.samples.prepared_job import PreparedJob
@@ -92,8 +93,9 @@ def _measure(
         os.environ["POTLUCK_PLAIN_NETWORK"] = str(settings.plain_network)
     store = Store(settings.profile_dir or default_dir(os.environ), display.note)
     options = Options(
-        carrier=settings.carrier, listen=listen, joined=settings.devices, join_timeout_s=settings.timeout,
-        timeout_s=settings.timeout, progress=display.note, listening=invitation(settings, display.note),
+        carrier=settings.carrier, listen=listen, trust=PlainTrust.on(settings.plain_network),
+        joined=settings.devices, join_timeout_s=settings.timeout, timeout_s=settings.timeout,
+        progress=display.note, listening=invitation(settings, display.note),
     )  # fmt: skip
     choices = MeasuringTime(
         seconds=settings.profile_seconds, store=store, fresh=settings.fresh, timeout_s=settings.timeout,

@@ -27,6 +27,7 @@ from potluck.settings.own_command import command
 from potluck.settings.verb_settings import TrainSettings
 from potluck.types import Fleet, Plan
 from potluck.units import duration_text, milliseconds
+from potluck.wire.trust import PlainTrust
 
 if TYPE_CHECKING:
     from potluck.coordinator.training import TrainResult
@@ -87,6 +88,7 @@ def train(job_file: str, settings: TrainSettings, *, resume: bool) -> int:
         it.run_dir = run_dir or new_run_dir(RUNS)
         options = it.options(
             plan=plan, run_dir=it.run_dir, resume=resume, carrier=settings.carrier, listen=listen,
+            trust=PlainTrust.on(settings.plain_network),
             joined=settings.devices, join_timeout_s=settings.timeout, timeout_s=settings.timeout,
             profile_s=settings.profile_seconds, plan_s=settings.plan_seconds, tries=settings.tries,
             profile_dir=settings.profile_dir or default_dir(os.environ),

@@ -54,9 +54,11 @@ class LiveFleet:
     def _open(self) -> None:
         options, local = self._options, self._local
         host, _, port = options.listen.rpartition(":")
-        self.server: ControlServer[FromAgent, FromCoordinator] = ControlServer(host, int(port), FromAgent)
+        self.server: ControlServer[FromAgent, FromCoordinator] = ControlServer(
+            host, int(port), FromAgent, trust=options.trust
+        )
         self._stack.callback(self.server.close)
-        self.link = open_link(options.carrier, COORDINATOR, host, self._bandwidth)
+        self.link = open_link(options.carrier, COORDINATOR, host, options.trust, self._bandwidth)
         self._stack.callback(self.link.close)
         welcome = Welcome(
             name="", carrier=options.carrier, bandwidth_bytes_s=self._bandwidth, timeout_s=options.timeout_s

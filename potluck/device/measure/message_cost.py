@@ -12,6 +12,7 @@ from potluck.profile.cells import middle_mean
 from potluck.tensors.parcels import pack, unpack
 from potluck.wire.carriers import open_link
 from potluck.wire.link import Link, Tag
+from potluck.wire.trust import Trust
 
 _MESSAGES = 16
 _BETWEEN = 4 * 2**20  # floats that are touched between two: a device computes meanwhile, and finds its caches cold
@@ -21,12 +22,14 @@ _NOISE_S = 1e-6  # no processor copies a megabyte in less
 _LOOKS = 2  # of which the second has as much time again, and is taken only where the first saw nothing but noise
 
 
-def message_cost(carrier: str, device: torch.device, pace: CpuPace, budget_s: float) -> tuple[float, float | None]:
+def message_cost(
+    carrier: str, device: torch.device, pace: CpuPace, budget_s: float, trust: Trust
+) -> tuple[float, float | None]:
     """Seconds for one message sent or received, and bytes per second on top; between two links of this process.
 
     Where noise hides what bytes cost, it is measured once more: a profile is kept, and None says that they are free.
     """
-    here, there = open_link(carrier, "here", "127.0.0.1"), open_link(carrier, "there", "127.0.0.1")
+    here, there = (open_link(carrier, name, "127.0.0.1", trust) for name in ("here", "there"))
     try:
         here.adopt(1, {"there": there.address})
         there.adopt(1, {"here": here.address})

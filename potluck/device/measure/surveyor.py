@@ -35,6 +35,7 @@ from potluck.wire.messages import (
     Rehearsed,
     Welcome,
 )
+from potluck.wire.trust import Trust
 
 _TELL_EVERY_S = 0.3
 _TOGETHER_PART = 0.2  # of what is left goes to running blocks together
@@ -46,9 +47,9 @@ class Surveyor:
     """Measures for one agent."""
 
     def __init__(
-        self, client: ControlClient[FromCoordinator, FromAgent], spec: DeviceSpec, device: torch.device
+        self, client: ControlClient[FromCoordinator, FromAgent], spec: DeviceSpec, device: torch.device, trust: Trust
     ) -> None:
-        self._client, self._spec, self._device = client, spec, device
+        self._client, self._spec, self._device, self._trust = client, spec, device, trust
         self._link: Link | None = None
         self._welcome: Welcome | None = None
         self._idle_bytes = 0
@@ -97,7 +98,8 @@ class Surveyor:
         if order.again is not None:
             return Measured(again=retime(rig, order.again, order.rows[0], order.budget_s))
         rehearsed = self._rehearse(rig, order)  # first of all: memory once taken would hide what is taken again
-        message_s, copy_bytes_s = message_cost(welcome.carrier, self._device, pace, order.budget_s * _MESSAGES_PART)
+        talks_s = order.budget_s * _MESSAGES_PART
+        message_s, copy_bytes_s = message_cost(welcome.carrier, self._device, pace, talks_s, self._trust)
         left_s = max(order.budget_s - (time.monotonic() - started), order.budget_s / 2)
         blocks, call_s = measure_blocks(rig, order.rows, left_s * (1 - _TOGETHER_PART), order.sizes, self._tell)
         runs = [r.blocks for r in rehearsed]

@@ -27,6 +27,7 @@ from potluck.types import COORDINATOR
 from potluck.wire.carriers import open_link
 from potluck.wire.link import Link
 from potluck.wire.messages import Durable, Load, Loaded, Met, Repace, Welcome, Work
+from potluck.wire.trust import Trust
 
 _TRIAL_STEPS = 3  # after the first, which loads kernels
 
@@ -35,11 +36,11 @@ class OwnWork:
     """One device's part in a run around a parameter server."""
 
     def __init__(
-        self, name: str, device: torch.device, data: Mapping[str, LocalData], bind: str, throttle: Throttle,
-        fetch: Callable[[str, float], bytes],
+        self, name: str, device: torch.device, data: Mapping[str, LocalData], bind: str, trust: Trust,
+        throttle: Throttle, fetch: Callable[[str, float], bytes],
     ) -> None:  # fmt: skip
         """`fetch` gets a blob by its digest, within so many seconds."""
-        self._device = device
+        self._device, self._trust = device, trust
         self._name, self._data, self._bind, self._throttle, self._fetch = name, data, bind, throttle, fetch
         self._worker: PushLoop | None = None
         self._link: Link | None = None
@@ -100,7 +101,7 @@ class OwnWork:
         if self._link is not None:
             self._link.close()
         name = worker_link(self._name, order.incarnation)
-        self._link = open_link(welcome.carrier, name, self._bind, welcome.bandwidth_bytes_s)
+        self._link = open_link(welcome.carrier, name, self._bind, self._trust, welcome.bandwidth_bytes_s)
         self._link.adopt(order.term, {COORDINATOR: order.address}, order.window_bytes)
         return Met(incarnation=order.incarnation, address=self._link.address)
 

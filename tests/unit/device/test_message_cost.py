@@ -13,6 +13,7 @@ from potluck.device.host.cpu_pace import CpuPace
 from potluck.device.measure import message_cost
 from potluck.device.measure.message_cost import bytes_per_second
 from potluck.profile.plausibility import check_device
+from potluck.wire.trust import ON_THIS_MACHINE
 from tests.unit.plan.instances import a_model, a_profile
 
 
@@ -38,5 +39,5 @@ def test_where_noise_hides_what_bytes_cost_it_is_measured_once_more(
     link = SimpleNamespace(address="", adopt=lambda *_: None, close=lambda: None)
     monkeypatch.setattr(message_cost, "open_link", lambda *_: link)
     monkeypatch.setattr(message_cost, "_seconds", lambda *_: left.pop(0))
-    found_s, bytes_s = message_cost.message_cost("zmq", torch.device("cpu"), cast(CpuPace, None), budget_s=1.0)
+    found_s, bytes_s = message_cost.message_cost("zmq", torch.device("cpu"), cast(CpuPace, None), 1.0, ON_THIS_MACHINE)
     assert (found_s, bytes_s is not None, left) == (small_s, known, [])
