@@ -32,7 +32,7 @@ from potluck.metrics.folds import rounds as round_records
 from potluck.metrics.records import RECORDS, read
 from potluck.model.forms import LABEL, call_model
 from potluck.plan.baselines import even_plan
-from potluck.types import Fleet, Member, Plan, Stage
+from potluck.types import Fleet, Member, Plan, RoundRecord, Stage
 from tests.models.zoo_jobs import devices
 
 SIZES = {"mobilenet_v2": (16, 8), "gpt_10m": (4, 8)}  # samples of a micro-batch, micro-batches of a round
@@ -136,10 +136,9 @@ class _Moments:
     def __init__(self, moments: list[float]) -> None:
         self._moments = moments
 
-    def record(self, record: object) -> None: ...
-
-    def lanes(self, round: int, busy: dict[str, float]) -> None:
-        self._moments.append(time.perf_counter())
+    def record(self, record: object) -> None:
+        if isinstance(record, RoundRecord):
+            self._moments.append(time.perf_counter())
 
 
 def measure(name: str, rounds: int, repeats: int) -> dict[str, float]:

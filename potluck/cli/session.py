@@ -42,9 +42,6 @@ class Terminal:
         """Called with every record: from the first round on, Ctrl-C lets the round finish."""
         self.stopping.training |= isinstance(record, RunStarted)
 
-    def lanes(self, round: int, busy: dict[str, float]) -> None:
-        """The display shows them."""
-
 
 @contextlib.contextmanager
 def terminal(title: str, first_note: str, *, as_json: bool) -> Iterator[Terminal]:

@@ -1,4 +1,4 @@
-"""What a display shows of a run: records and lanes in, numbers and words out. No terminal, no clock."""
+"""What a display shows of a run: records in, numbers and words out. No terminal, no clock."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from itertools import pairwise
 
+from potluck.metrics.lanes import busy_parts
 from potluck.metrics.records import (
     CheckpointRecord,
     CopyRecord,
@@ -91,6 +92,7 @@ class RunView:
                 self.loss, self.learning_rate = record.loss, record.learning_rate
                 self.losses.append(record.loss)
                 self._recent.append((now_s, record.samples))
+                self._see_busy(busy_parts(record))
             case SyncAdopted():
                 self.policy = record.policy
                 self.plan_reason = f"{record.policy}: {record.reason}"
@@ -135,8 +137,7 @@ class RunView:
         elif record.kind in ("left", "lost") and record.device in self.lanes:
             self.lanes[record.device] = Lane(f"gone since round {record.round}")
 
-    def see_lanes(self, busy: dict[str, float]) -> None:
-        """Takes in which part of the last round each device computed."""
+    def _see_busy(self, busy: dict[str, float]) -> None:
         for device, part in busy.items():
             lane = self.lanes.setdefault(device, Lane(""))
             lane.busy = part if self.done <= self.first_round + 1 else _towards(lane.busy, part)

@@ -12,6 +12,3 @@ class Watcher(Protocol):
 
     def record(self, record: Record) -> None:
         """Called with every record, as it is written."""
-
-    def lanes(self, round: int, busy: dict[str, float]) -> None:
-        """Called after every round with the part of it that each device computed."""

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 
 from msgspec.structs import replace
 
+from potluck.metrics.lanes import busy_part
 from potluck.plan.cost.memory import peak_bytes
 from potluck.plan.cost.round_time import CostModel
 from potluck.plan.cost.tables import Tables, ends
@@ -35,7 +36,7 @@ class Explainer:
     def bottleneck(self) -> str:
         """What holds a round up."""
         round_s = self.simulated.round_s
-        busy = {d: s / round_s for d, s in self.simulated.busy_s.items()}
+        busy = {d: busy_part(s, round_s) for d, s in self.simulated.busy_s.items()}
         device = max(busy, key=lambda d: busy[d])
         stage = next(i for i, s in enumerate(self.plan.stages) if any(m.device == device for m in s.group))
         wires = self.line_parts()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from html import escape
 
-from potluck.plan.events.event_simulation import Span
+from potluck.metrics.lanes import Span, lanes
 from potluck.simulate.outlook import Outlook
 from potluck.units import milliseconds
 
@@ -20,21 +20,20 @@ def svg(run: Outlook, title: str = "") -> str:
     """The last simulated round as an SVG document; hover over a box for its times."""
     begin, end = window(run)
     scale = _WIDTH / max(end - begin, 1e-12)
-    lanes = {device.name: place for place, device in enumerate(run.devices)}
-    height = _TOP + _LANE * len(lanes) + 44
+    drawn = lanes(run.spans, run.plan.devices, begin, end)
+    height = _TOP + _LANE * len(drawn) + 44
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_LEFT + _WIDTH + 20} {height}" '
         'font-family="sans-serif" font-size="11">',
         '<rect width="100%" height="100%" fill="white"/>',
         f'<text x="8" y="20" font-size="14">{escape(title or _heading(run))}</text>',
     ]
-    for name, place in lanes.items():
+    for place, device in enumerate(run.devices):
         y = _TOP + place * _LANE
-        stage = run.devices[place].stage
-        parts.append(f'<text x="8" y="{y + 16}">{escape(name)} · stage {stage + 1}</text>')
+        parts.append(f'<text x="8" y="{y + 16}">{escape(device.name)} · stage {device.stage + 1}</text>')
         parts.append(f'<line x1="{_LEFT}" x2="{_LEFT + _WIDTH}" y1="{y + 22.5}" y2="{y + 22.5}" stroke="#eee"/>')
-    parts += [_box(s, begin, scale, _TOP + lanes[s.device] * _LANE) for s in _inside(run, begin, end)]
-    parts += _axis(begin, end, scale, _TOP + _LANE * len(lanes) + 4)
+        parts += [_box(span, begin, scale, y) for span in drawn[device.name]]
+    parts += _axis(begin, end, scale, _TOP + _LANE * len(drawn) + 4)
     parts += _legend(height - 10)
     return "\n".join([*parts, "</svg>", ""])
 
@@ -42,13 +41,12 @@ def svg(run: Outlook, title: str = "") -> str:
 def text(run: Outlook, width: int = 80) -> list[str]:
     """The last simulated round as lines: forwards dark, backwards light, one column a slice of time."""
     begin, end = window(run)
-    names = [device.name for device in run.devices]
-    margin = min(20, max(len(name) for name in names))
+    drawn = lanes(run.spans, run.plan.devices, begin, end)
+    margin = min(20, max(len(name) for name in drawn))
     columns = max(10, width - margin - 3)
     step = (end - begin) / columns
     lines = []
-    for name in names:
-        spans = [s for s in _inside(run, begin, end) if s.device == name]
+    for name, spans in drawn.items():
         row = "".join(_letter(spans, begin + i * step, begin + (i + 1) * step) for i in range(columns))
         lines.append(f"{name[:margin]:<{margin}} │{row}│")
     lines.append(f"{'':<{margin}}  0{milliseconds(end - begin):>{columns - 1}}")
@@ -59,10 +57,6 @@ def text(run: Outlook, width: int = 80) -> list[str]:
 def window(run: Outlook) -> tuple[float, float]:
     """The time that the picture shows: from the commit before the last round to the last one."""
     return (run.ends_s[-2] if len(run.ends_s) > 1 else 0.0), run.ends_s[-1]
-
-
-def _inside(run: Outlook, begin: float, end: float) -> list[Span]:
-    return [s for s in run.spans if s.stop_s > begin and s.start_s < end]
 
 
 def _heading(run: Outlook) -> str:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from potluck.metrics.lanes import Span, utilisation
 from potluck.plan.cost.memory import MemoryUse, peak_bytes
 from potluck.plan.cost.tables import Tables
-from potluck.plan.events.event_simulation import Span, simulate
+from potluck.plan.events.event_simulation import simulate
 from potluck.plan.schedule.holders import stage_of
 from potluck.types import ModelFacts, Plan, Profile
 
@@ -49,8 +50,7 @@ class Outlook:
     @property
     def utilisation(self) -> float:
         """The part of a round that the devices of the plan compute, in the mean."""
-        whole = self.round_s * len(self.devices)
-        return sum(d.busy_s for d in self.devices) / whole if whole else 1.0
+        return utilisation([d.busy_s for d in self.devices], self.round_s)
 
     @property
     def fits(self) -> bool:

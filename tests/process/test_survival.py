@@ -42,10 +42,8 @@ class At:
     def __init__(self, round: int, deed: Callable[[LiveFleet], None]) -> None:
         self.round, self.deed, self.live, self.done = round, deed, None, False
 
-    def record(self, record: object) -> None: ...
-
-    def lanes(self, round: int, busy: dict[str, float]) -> None:
-        if round >= self.round and not self.done:
+    def record(self, record: object) -> None:
+        if isinstance(record, RoundRecord) and record.round >= self.round and not self.done:
             self.done = True
             assert self.live is not None
             self.deed(self.live)
@@ -295,9 +293,7 @@ class Stopper:
     def record(self, record: object) -> None:
         if isinstance(record, PlanAdopted) and record.round > 0 and self._device in (None, *record.plan.devices):
             self.adopted.append(record)
-
-    def lanes(self, round: int, busy: dict[str, float]) -> None:
-        self.rounds += bool(self.adopted)
+        self.rounds += isinstance(record, RoundRecord) and bool(self.adopted)
 
     def wanted(self) -> bool:
         return self.rounds >= 3

@@ -39,9 +39,6 @@ class Display(Protocol):
     def record(self, record: Record, now_s: float | None = None) -> None:
         """Called with every record; `now_s` is when it was written, if not just now."""
 
-    def lanes(self, round: int, busy: dict[str, float]) -> None:
-        """Called after every round."""
-
 
 def open_display(title: str, first_note: str) -> Display:
     """A live picture in a terminal that can draw one, plain lines elsewhere. Both on standard error.

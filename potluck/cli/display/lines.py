@@ -77,9 +77,6 @@ class LineDisplay:
                 self._last_s = now_s
                 self._write(self._progress(now_s))
 
-    def lanes(self, round: int, busy: dict[str, float]) -> None:
-        """Lanes are for terminals."""
-
     def _write_plan(self) -> None:
         if self._view.plan_reason:
             self._write(f"plan {self._view.plan_reason}")

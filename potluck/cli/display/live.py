@@ -76,11 +76,6 @@ class LiveDisplay:
             if isinstance(record, RunEnded):
                 self._note = "saving the model and ending the devices"
 
-    def lanes(self, round: int, busy: dict[str, float]) -> None:
-        """Takes in how busy each device was."""
-        with self._lock:
-            self._view.see_lanes(busy)
-
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         width = min(options.max_width, WIDEST)
         with self._lock:

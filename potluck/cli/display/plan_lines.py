@@ -6,6 +6,7 @@ import shutil
 import textwrap
 from collections.abc import Iterable, Sequence
 
+from potluck.metrics.lanes import busy_part
 from potluck.plan.explain import Explainer
 from potluck.simulate.outlook import DeviceRun, Outlook
 from potluck.types import ModelFacts, Plan
@@ -58,14 +59,14 @@ def _rows(run: Outlook, facts: ModelFacts, *, bars: bool, label: int) -> list[tu
     for device in run.devices:
         stage = run.plan.stages[device.stage]
         first = stage.group[0].device == device.name
-        part = device.busy_s / run.round_s if run.round_s else 0.0
+        busy = busy_part(device.busy_s, run.round_s)
         rows.append(
             (
                 f"{device.stage + 1}" if first else "",
                 _blocks(stage.blocks, facts, label) if first else "",
                 device.name,
                 _share(run, device),
-                f"{bar(part)} {part:4.0%}" if bars else f"{part:8.0%}",
+                f"{bar(busy)} {busy:4.0%}" if bars else f"{busy:8.0%}",
                 _memory(device, bars),
             )
         )

@@ -6,7 +6,7 @@ import contextlib
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 
 import click
@@ -22,10 +22,8 @@ from potluck.coordinator.run_folder.process_record import alive, written
 from potluck.errors import DeviceError, PotluckError
 from potluck.metrics.records import Record
 from potluck.settings.own_command import command
-from potluck.types import RoundRecord
 
 _EVERY_S = 0.2
-_LANES = 20  # rounds after which nothing is left of those before them in a lane
 
 
 def attach(run: Path | None) -> int:
@@ -66,10 +64,8 @@ def _interrupts() -> Iterator[threading.Event]:
 
 def follow(run_dir: Path, display: Display, interrupted: threading.Event) -> FoundRun:
     """Feeds a display with the records of a run, until its process is gone; an interrupt ends it."""
-    from potluck.plan.events.refine import busy_s  # numpy, which takes its time
-
     records = Followed(run_dir)
-    shown = _Shown(display, busy_s)
+    shown = _Shown(display)
     facts = None
     while True:
         facts = written(run_dir) or facts  # its name goes a moment before the process does
@@ -86,8 +82,8 @@ def follow(run_dir: Path, display: Display, interrupted: threading.Event) -> Fou
 class _Shown:
     """A display that is told of records some time after they were written."""
 
-    def __init__(self, display: Display, busy_s: Callable[[Mapping[str, float]], float]) -> None:
-        self._display, self._busy_s = display, busy_s
+    def __init__(self, display: Display) -> None:
+        self._display = display
         self._noted = ""
         self._offset_s: float | None = None  # from a run's own time to our clock
 
@@ -110,10 +106,3 @@ class _Shown:
             self._offset_s = min(self._offset_s, latest)  # nothing is written in the future
             for record, at_s in fresh:
                 self._display.record(record, self._offset_s + at_s)
-        rounds = [record for record, _ in fresh if isinstance(record, RoundRecord)]
-        for record in rounds[-_LANES:]:
-            self._display.lanes(record.round, {device: self._busy(took) for device, took in record.spent_s.items()})
-
-    def _busy(self, took: Mapping[str, float]) -> float:
-        whole = sum(took.values())
-        return min(1.0, self._busy_s(took) / whole) if whole > 0 else 0.0

@@ -42,9 +42,6 @@ class FaultRehearsal:
             else:
                 self.happened.append((time.monotonic() - self._started_s, fault))
 
-    def lanes(self, round: int, busy: dict[str, float]) -> None:
-        """Nothing to do."""
-
     def write(self, run_dir: Path) -> Path:
         """Writes the report into the run's folder."""
         incidents = [r for r in read(run_dir / RECORDS) if isinstance(r, IncidentRecord)]

@@ -32,11 +32,6 @@ class Announcer:
                 what = " ".join(f"{type(error).__name__}: {error}".split())
                 raise InputError(f"job: callbacks[{index}] failed on a {type(record).__name__}: {what}") from error
 
-    def lanes(self, round: int, busy: dict[str, float]) -> None:
-        """Shows which part of a round each device was busy."""
-        for watcher in self._run.watchers:
-            watcher.lanes(round, busy)
-
     def adopted(self, term: TermContext) -> None:
         """A plan is in force; at the beginning, what is trained is told before it."""
         run, plan = self._run, term.plan

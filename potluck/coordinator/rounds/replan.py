@@ -17,10 +17,11 @@ from potluck.coordinator.fleet.live_fleet import LiveFleet
 from potluck.coordinator.options import Options
 from potluck.coordinator.samples.prepared_job import PreparedJob
 from potluck.errors import OUT_OF_MEMORY, PlanError
+from potluck.metrics.lanes import busy_s
 from potluck.plan.cost.memory import peak_bytes
 from potluck.plan.cost.tables import Tables
 from potluck.plan.events.event_simulation import simulate
-from potluck.plan.events.refine import at_pace, busy_s
+from potluck.plan.events.refine import at_pace
 from potluck.plan.groups import shareable
 from potluck.plan.search.plan_search import find_plan
 from potluck.profile.borrow import with_lent_memory

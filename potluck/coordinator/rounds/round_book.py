@@ -63,5 +63,3 @@ class RoundBook:
         )  # fmt: skip
         self._announcer.say(record)
         self._term.run.observed(record)
-        busy = {d: min(1.0, r.busy_s / r.round_s) if r.round_s > 0 else 0.0 for d, r in ready.items()}
-        self._announcer.lanes(fed.round, busy)

@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from potluck.metrics.lanes import Span, computed_s
 from potluck.plan.cost.tables import Tables
 from potluck.plan.cost.traffic import Messages, PlannedMessage
 from potluck.plan.events.simulated_steps import SUMMING, MessageKey, SimulatedStep, SummingSteps
@@ -26,26 +27,12 @@ from potluck.types import COORDINATOR, ModelFacts, Plan, Profile
 _Ports = tuple[str, ...]
 
 
-COMPUTES = ("forward", "backward", "weights", "update")
-
-
 class _Leaving(NamedTuple):
     """A message that leaves its sender for a line which others share."""
 
     key: MessageKey
     parcel: PlannedMessage
     trunk: str
-
-
-class Span(NamedTuple):
-    """Something a device did."""
-
-    device: str
-    kind: str  # of the action, or "update"
-    round: int
-    micro_batch: int
-    start_s: float
-    stop_s: float
 
 
 @dataclass
@@ -70,8 +57,7 @@ def simulate(
     world.run()
     counted = min(ROUNDS_AHEAD, rounds - 1)
     round_s = (world.ends[-1] - world.ends[-1 - counted]) / counted if counted else world.ends[-1]
-    last = [s for s in world.spans if s.round == rounds - 1 and s.kind in COMPUTES]
-    busy = {d: sum(s.stop_s - s.start_s for s in last if s.device == d) for d in plan.devices}
+    busy = computed_s((s for s in world.spans if s.round == rounds - 1), plan.devices)
     return Simulated(round_s, busy, world.spans, world.ends)
 
 

@@ -8,9 +8,10 @@ from collections.abc import Mapping, Sequence
 
 from msgspec.structs import replace
 
+from potluck.metrics.lanes import busy_s
 from potluck.plan.cost.memory import fits
 from potluck.plan.cost.tables import Tables
-from potluck.plan.events.event_simulation import COMPUTES, simulate
+from potluck.plan.events.event_simulation import simulate
 from potluck.plan.groups import proportional_shares
 from potluck.profile.cells import scaled
 from potluck.types import DeviceProfile, ModelFacts, Plan, Profile, Stage
@@ -83,8 +84,3 @@ def _level(stage: Stage, rows: int, spent_s: Spent) -> Stage:
     shares = proportional_shares(paces, rows, 2)
     group = tuple(replace(member, share=share) for member, share in zip(stage.group, shares, strict=True))
     return replace(stage, group=group)
-
-
-def busy_s(took: Mapping[str, float]) -> float:
-    """Seconds that a device computed, of its seconds by action."""
-    return sum(took.get(kind, 0.0) for kind in COMPUTES)

@@ -55,6 +55,16 @@ def _view(rounds: int) -> RunView:
     return view
 
 
+def test_a_lane_moves_towards_what_its_device_computed_of_each_round():
+    view = _view(0)
+    computed = _round(0), _round(1), _round(2)
+    for record, seconds in zip(computed, (1.0, 0.5, 0.0), strict=True):
+        spent_s = {"desk": {"forward": seconds, "receive": 1.0 - seconds}}
+        view.see(msgspec.structs.replace(record, spent_s=spent_s), 101.0 + record.round)
+    assert view.lanes["desk"].busy == pytest.approx(0.8 * (0.8 * 1.0 + 0.2 * 0.5))
+    assert view.lanes["pi1"].busy == 0.0
+
+
 def test_rate_and_time_left_follow_from_when_rounds_came():
     view = _view(10)
     assert view.samples_per_s() == pytest.approx(20.0)
@@ -152,7 +162,12 @@ def test_the_live_picture_fits_and_shows_every_device(width):
     records: list[Record] = [STARTED, ADOPTED, *(_round(n) for n in range(12)), EVALUATED, TROUBLE, saved]
     for record in records:
         display.record(record)
-    display.lanes(11, {"desk": 0.9, "pi1": 0.4, "pi2": 0.1})
+    spent_s = {
+        "desk": {"forward": 0.9, "receive": 0.1},
+        "pi1": {"backward": 0.4, "verdict": 0.6},
+        "pi2": {"reduce": 1.0},
+    }
+    display.record(msgspec.structs.replace(_round(12), spent_s=spent_s))
     with console.capture() as capture:
         console.print(display)
     lines = capture.get().splitlines()

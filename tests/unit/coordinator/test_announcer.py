@@ -22,7 +22,7 @@ def told(*callbacks: object) -> tuple[Announcer, list[str]]:
         def hear(record: Record) -> None:
             heard.append(f"{who}: {type(record).__name__}")
 
-        return SimpleNamespace(append=hear, record=hear, lanes=lambda round, busy: heard.append(f"{who}: {busy}"))
+        return SimpleNamespace(append=hear, record=hear)
 
     run = SimpleNamespace(
         folder=SimpleNamespace(records=listener("file")), watchers=(listener("terminal"),),
@@ -35,8 +35,7 @@ def test_a_record_is_written_before_it_is_shown() -> None:
     seen: list[Record] = []
     announcer, heard = told(seen.append)
     announcer.incident("left", 3, "a is gone", "it was not in use", "a")
-    announcer.lanes(3, {"b": 0.5})
-    assert heard == ["file: IncidentRecord", "terminal: IncidentRecord", "terminal: {'b': 0.5}"]
+    assert heard == ["file: IncidentRecord", "terminal: IncidentRecord"]
     [record] = seen
     assert isinstance(record, IncidentRecord)
     assert (record.round, record.device, record.action) == (3, "a", "it was not in use")

@@ -5,10 +5,11 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
+from potluck.metrics.lanes import COMPUTES
 from potluck.plan.baselines import PLANNERS
 from potluck.plan.cost.memory import peak_bytes
 from potluck.plan.cost.tables import Tables
-from potluck.plan.events.event_simulation import COMPUTES, simulate
+from potluck.plan.events.event_simulation import simulate
 from potluck.plan.events.refine import corrected, levelled
 from potluck.types import Member, Plan, Profile, Stage
 from tests.unit.plan.instances import a_model, a_profile
