@@ -1,9 +1,10 @@
-"""Sizes, rates, durations and speeds as people write them: "512MB", "100Mbit", "5min", "1,0.5,0.25"."""
+"""Sizes, rates, durations, speeds and names as people write them: "512MB", "100Mbit", "5min", "1,0.5"."""
 
 from __future__ import annotations
 
 import math
 import re
+from collections.abc import Sequence
 from difflib import get_close_matches
 
 from potluck.errors import InputError
@@ -82,6 +83,12 @@ def duration_text(seconds: float) -> str:
     if whole < 3600:
         return f"{whole // 60}:{whole % 60:02d} min"
     return f"{whole // 3600}:{whole % 3600 // 60:02d} h"
+
+
+def names_text(names: Sequence[str], most: int = 3) -> str:
+    """Names for people, where they are many only the first: "a, b, c", "a, b and 36 more"."""
+    few = len(names) <= most
+    return ", ".join(names) if few else f"{', '.join(names[: most - 1])} and {len(names) - most + 1} more"
 
 
 def milliseconds(seconds: float) -> str:

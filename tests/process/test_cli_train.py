@@ -67,7 +67,7 @@ def test_ctrl_c_finishes_the_round_and_the_run_can_be_resumed(potluck):
 
 def test_ctrl_c_before_training_stops_at_once(potluck):
     process = potluck.start("train", potluck.job(rounds=100_000), "--no-local", "--devices", "1", "--run-dir", "run")
-    wait_for_line(process, "waiting for 1 ")
+    wait_for_line(process, "0 of 1 device; waiting for 1 more, until ")
     asked = time.monotonic()
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=DEADLINE_S)
@@ -143,7 +143,7 @@ def test_a_device_joins_from_elsewhere_by_the_line_that_train_prints(potluck):
 def test_a_name_that_is_taken_is_refused_with_the_way_out(potluck):
     train = potluck.start("train", potluck.job(rounds=20), "--local", "desk=1", "--devices", "1", "--json")
     arguments = wait_for_line(train, "on each other device run:")[-1].partition("potluck ")[2].split()
-    wait_for_line(train, "desk joined")
+    wait_for_line(train, "1 of 2 devices: desk; ")
     code, _, err = potluck.run(*arguments, "--name", "desk", "--threads", "1")
     assert code == 2, err
     assert "--name" in err.splitlines()[-1]

@@ -250,7 +250,7 @@ def test_devices_join_a_detached_run_by_the_line_that_it_prints(potluck):
     assert code == 0, err
     out, err = looking.communicate(timeout=DEADLINE_S)
     assert looking.returncode == 0, err
-    assert "waiting for 1 device" in err
+    assert "waiting for 1 more" in err
     assert "round 50/50" in err
     assert "finished" in out
     assert _status(potluck, "run")["state"] == "finished"

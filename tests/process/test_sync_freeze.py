@@ -24,7 +24,7 @@ MORE = 5  # pushes, before and after
 def begin(it: Site) -> tuple[subprocess.Popen[bytes], dict[str, subprocess.Popen[bytes]]]:
     """A run of two devices that both have pushed."""
     train = it.train("ours:0.2s", 2)
-    until(lambda: "waiting for 2 devices" in it.log, "that devices may join", PATIENT_S)
+    until(lambda: "waiting for 2 more" in it.log, "that devices may join", PATIENT_S)
     joined = {name: it.join(name, "--speed", "0.3") for name in "ab"}
     until(lambda: all(pushed_by(it, name) > MORE for name in joined), "a few pushes of both", PATIENT_S)
     return train, joined

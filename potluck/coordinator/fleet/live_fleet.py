@@ -70,8 +70,6 @@ class LiveFleet:
         self.roster.died = self.agents.died
         self.roster.interrupted = options.should_stop
         options.listening(self.server.address)
-        count = len(local) + options.joined
-        options.progress(f"waiting for {count} device{'s' * (count > 1)} at {self.server.address}")
         back = self._back
         if back is not None and options.joined:
             self.held = self.roster.gather_back(back.devices, back.run, _RETURN_S, options.progress)

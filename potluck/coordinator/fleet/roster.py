@@ -15,6 +15,7 @@ from potluck import __version__
 from potluck.control.naming import Caller, Known, name_for
 from potluck.control.suspicion import Suspicion
 from potluck.errors import DeviceLost, InputError, Overdue, PotluckError
+from potluck.runtime.awaiting import Awaiting
 from potluck.types import DeviceSpec
 from potluck.wire.channel import PATIENT_S, Connected, Disconnected, FixedWatch
 from potluck.wire.control_channel import ControlServer
@@ -32,6 +33,7 @@ from potluck.wire.messages import (
 )
 
 _POLL_S = 0.2
+_TOLD_S = 1.0  # how often whoever waits for devices is told how it stands, if that has changed
 
 
 class Roster:
@@ -67,28 +69,34 @@ class Roster:
         names = None if isinstance(wanted, int) else set(wanted)
         count = wanted if isinstance(wanted, int) else len(names or ())
         self._room, self._expected, self._gathering = count, names, progress
-        deadline = time.monotonic() + timeout_s
-        while len(self.links) < count or (names is not None and not names <= set(self.links)):
-            missing = f"{count - len(self.links)} more" if names is None else ", ".join(sorted(names - set(self.links)))
-            device, message = self.next(deadline, f"waiting for {missing} to join; start them, or check the network")
-            if isinstance(message, Linked):
-                progress(f"{device} joined")
+        awaited = Awaiting(progress, timeout_s)
+        while missing := max(0, count - len(self.links)) if names is None else sorted(names - set(self.links)):
+            awaited.look(tuple(self.links), missing)
+            whom = f"{missing} more" if isinstance(missing, int) else ", ".join(missing)
+            self._listen(awaited.deadline, f"waiting for {whom} to join; start them, or check the network")
+        awaited.look(tuple(self.links), 0)
         self._gathering = None
 
     def gather_back(self, names: Iterable[str], run: str, timeout_s: float, progress: Callable[[str], None]) -> bool:
         """Waits until the devices of a run that was interrupted are back, or the time is up; whether one holds it."""
         wanted = set(names)
         self._room, self._expected, self._gathering = sys.maxsize, None, progress
-        deadline = time.monotonic() + timeout_s
+        awaited = Awaiting(progress, timeout_s)
         with contextlib.suppress(Overdue):
-            while not wanted <= set(self.links):
-                missing = ", ".join(sorted(wanted - set(self.links)))
-                device, message = self.next(deadline, f"waiting for {missing} to come back")
-                if isinstance(message, Linked):
-                    held = " and has held its state" if self.hellos[device].holds == run else ""
-                    progress(f"{device} is back{held}" if device in wanted else f"{device} joined")
+            while missing := sorted(wanted - set(self.links)):
+                awaited.look(tuple(self.links), missing)
+                self._listen(awaited.deadline, f"waiting for {', '.join(missing)} to come back")
+            awaited.look(tuple(self.links), 0)
         self._gathering, self._room = None, len(self._numbers)
         return any(hello.holds == run for hello in self.hellos.values())
+
+    def _listen(self, deadline: float, waiting_for: str) -> None:
+        """Takes in what one device says, or that nobody says anything for a while."""
+        try:
+            self.next(min(deadline, time.monotonic() + _TOLD_S), waiting_for)
+        except Overdue:
+            if time.monotonic() > deadline:
+                raise
 
     def send(self, device: str, message: FromCoordinator) -> None:
         self._server.send(self._numbers[device], message)

@@ -106,14 +106,39 @@ def test_one_that_leaves_while_others_are_awaited_is_forgotten_and_said():
     server.arrives(4, "c")
     roster.gather(2, 5.0, said.append)
     assert set(roster.specs) == set(roster.links) == {"a", "c"}
-    assert said == [
-        "a joined",
+    assert [text.partition(", until")[0] for text in said] == [
+        "0 of 2 devices; waiting for 2 more",
+        "1 of 2 devices: a; waiting for 1 more",
         "a left again (the other side closed: bye); waiting for another device",
-        "b joined",
+        "1 of 2 devices: b; waiting for 1 more",
         "b left again (no network); waiting for another device",
-        "a joined",
-        "c joined",
+        "1 of 2 devices: a; waiting for 1 more",
+        "2 of 2 devices: a, c",
     ]
+
+
+def test_while_nobody_comes_it_is_said_who_is_missing_and_again_as_time_goes_by(monkeypatch):
+    monkeypatch.setattr("potluck.runtime.awaiting._STEP_S", 1.0)
+    monkeypatch.setattr("potluck.coordinator.fleet.roster._TOLD_S", 0.1)
+    roster, server = roster_of()
+    said: list[str] = []
+    server.arrives(1, "pi")
+    with pytest.raises(DeviceError, match="time is up while waiting for desk, nano to join"):
+        roster.gather(["pi", "nano", "desk"], 2.0, said.append)
+    assert [(text.partition(", until")[0], text.rpartition(" (")[2]) for text in said] == [
+        ("0 of 3 devices; waiting for desk, nano, pi", "2 s left)"),
+        ("1 of 3 devices: pi; waiting for desk, nano", "2 s left)"),
+        ("1 of 3 devices: pi; waiting for desk, nano", "1 s left)"),
+    ]
+
+
+def test_more_than_enough_who_came_back_are_enough():
+    roster, server = roster_of()
+    server.arrives(1, "a")
+    server.arrives(2, "b")
+    assert not roster.gather_back(["a", "b"], "a run", 5.0, _nobody)
+    roster.gather(1, 5.0, _nobody)
+    assert set(roster.links) == {"a", "b"}
 
 
 def test_after_all_are_here_a_loss_ends_the_run():
