@@ -6,6 +6,7 @@ Ranges are half-open. Times are float seconds and sizes int bytes, with the unit
 from __future__ import annotations
 
 import math
+import re
 from typing import Literal
 
 import msgspec
@@ -25,6 +26,7 @@ ITEM_BYTES = {
 
 DeviceKind = Literal["cpu", "cuda", "mps"]
 Sharing = Literal["turns", "samples"]
+FIGURE = re.compile(r"\d+(?:\.\d+)?%")  # in a reason
 Medium = Literal["full", "half", "shared"]  # both directions at once · one at a time · all links share one channel
 
 
@@ -309,6 +311,18 @@ class CopyLine(Value, frozen=True):
 
     bytes_s: float
     shared: bool  # with others: one channel, one direction at a time, or a line between rooms
+
+
+class IdleReason(Value, frozen=True):
+    """Why the plan in force does without a device that is here, and what would change that: two clauses."""
+
+    why: str
+    until: str  # "takes part when …"
+
+    @property
+    def kind(self) -> str:
+        """The reason without its figures: those change with every search and are no news."""
+        return f"{FIGURE.sub('%', self.why)}; {self.until}"
 
 
 class Pace(Value, frozen=True):

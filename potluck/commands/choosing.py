@@ -49,8 +49,6 @@ def plan_for(live: LiveFleet, prepared: PreparedJob, options: Options) -> Planne
     profile = profile_fleet(live, prepared, settings)
     options.progress(f"looking for a plan, {duration_text(options.plan_s)}")
     found, measured_s = _best(live, prepared, profile, options)
-    for device, why in found.left_out:
-        options.progress(f"{device} is left out: {why}")
     return PlannedJob(found, profile, measured_s)
 
 

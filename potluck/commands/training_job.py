@@ -145,5 +145,5 @@ def _train(job: Job, fleet: Fleet | None, options: Options) -> TrainResult:
         found = planned.found
         return run_on(
             live, prepared, found.plan, options, reason=planned.reason, predicted_s=found.round_s,
-            profile=planned.profile,
+            profile=planned.profile, left_out=dict(found.left_out),
         )  # fmt: skip

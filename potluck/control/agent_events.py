@@ -15,6 +15,7 @@ from potluck.wire.messages import (
     Prepare,
     Probe,
     Ready,
+    StandBy,
     Stop,
     Verdict,
 )
@@ -90,8 +91,8 @@ class HeldLongEnough(Value, frozen=True, kw_only=True, tag="held_long_enough"):
 
 
 AgentEvent = (
-    Prepare | Begin | Evaluate | Verdict | Abandon | Stop | Survey | Assembled | Reports | Applied | Reported | Refused
-    | Evaluated | Surveyed | GaveUp | Copied | Works | CoordinatorGone | HeldLongEnough
+    Prepare | StandBy | Begin | Evaluate | Verdict | Abandon | Stop | Survey | Assembled | Reports | Applied | Reported
+    | Refused | Evaluated | Surveyed | GaveUp | Copied | Works | CoordinatorGone | HeldLongEnough
 )  # fmt: skip
 
 
@@ -126,6 +127,12 @@ class Tell(Value, frozen=True, kw_only=True, tag="tell"):
     """Tell the coordinator."""
 
     message: FromAgent
+
+
+class Say(Value, frozen=True, kw_only=True, tag="say"):
+    """Tell the owner of this device."""
+
+    text: str
 
 
 class Decide(Value, frozen=True, kw_only=True, tag="decide"):
@@ -180,6 +187,6 @@ class Leave(Value, frozen=True, kw_only=True, tag="leave"):
 
 
 AgentOrder = (
-    Assemble | Train | RunEvaluation | RunSurvey | Tell | Decide | Cancel | Keep | TrainState | MakeCopy | ReportState
-    | Seek | Leave
+    Assemble | Train | RunEvaluation | RunSurvey | Tell | Say | Decide | Cancel | Keep | TrainState | MakeCopy
+    | ReportState | Seek | Leave
 )  # fmt: skip

@@ -33,6 +33,7 @@ from potluck.control.agent_events import (
     ReportState,
     RunEvaluation,
     RunSurvey,
+    Say,
     Seek,
     Survey,
     Surveyed,
@@ -44,7 +45,7 @@ from potluck.control.agent_events import (
 from potluck.control.open_rounds import OpenRounds
 from potluck.plan.schedule.holders import stage_of
 from potluck.plan.schedule.window import window
-from potluck.types import Held, Value
+from potluck.types import Held, IdleReason, Value
 from potluck.wire.messages import (
     Abandon,
     Begin,
@@ -58,6 +59,7 @@ from potluck.wire.messages import (
     Prepare,
     Prepared,
     Probe,
+    StandBy,
     Stop,
     Stored,
     Verdict,
@@ -85,6 +87,7 @@ class AgentState(Value, frozen=True, kw_only=True):
     answer: int | None = None  # a term that was given up: to be answered when nothing is under way
     stop: Stop | None = None
     sought: bool = False  # the coordinator is looked for
+    idle: IdleReason | None = None  # why the plan does without this device, as its owner was told
     works: bool = False  # for a parameter server: what was pushed last may have to be pushed again
 
     @property
@@ -105,6 +108,8 @@ def agent_transition(state: AgentState, event: AgentEvent) -> AgentStep:
     match event:
         case Prepare():
             return _prepare(state, event)
+        case StandBy():
+            return _stand_by(state, event)
         case Begin() | Evaluate():
             return _next(replace(state, begun=(*state.begun, event))) if state.phase == "training" else (state, [])
         case Echo() | Measure() | Meet() | Probe():
@@ -139,6 +144,17 @@ def _prepare(state: AgentState, event: Prepare) -> AgentStep:
     state = replace(state, phase="preparing", force=event, busy="assembling", begun=(), answer=None, sought=False)
     state = _without_rounds(state)
     return state, [Assemble(prepare=event)]
+
+
+def _stand_by(state: AgentState, event: StandBy) -> AgentStep:
+    """Its owner is told once, however often the coordinator says the same."""
+    if state.idle is not None and event.reason.kind == state.idle.kind:
+        return state, []
+    text = (
+        f"idle: the plan does without this device, because {event.reason.why}; "
+        f"it stays ready and takes part when {event.reason.until}"
+    )
+    return replace(state, idle=event.reason), [Say(text=text)]
 
 
 def _done(
@@ -190,7 +206,7 @@ def _assembled(state: AgentState, event: Assembled) -> AgentStep:
     # Copies of rounds that are to be trained again may come out with other last bits.
     copies = tuple(h for h in state.copies if h.round <= force.round)
     open_rounds = OpenRounds(devices=(state.me,), window=window(force.plan), first=force.round)
-    state = replace(state, phase="training", live=live, copies=copies, open_rounds=open_rounds)
+    state = replace(state, phase="training", live=live, copies=copies, open_rounds=open_rounds, idle=None)
     return state, [TrainState(held=live), Keep(copies=copies), said]
 
 

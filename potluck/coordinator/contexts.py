@@ -16,7 +16,7 @@ from potluck.metrics.watcher import Watcher
 from potluck.model.outputs import OutputForm
 from potluck.program.layout import PlanLayout
 from potluck.tensors.model_state import ModelState
-from potluck.types import CopyLine, Plan, RoundRecord
+from potluck.types import CopyLine, IdleReason, Plan, RoundRecord
 from potluck.wire.link import Link
 
 
@@ -47,6 +47,7 @@ class RunContext:
     keeps: bool = True  # what was trained is collected, in the end at least
     heard: Callable[[str, object], None] = lambda device, message: None  # told what is not about the round in hand
     observed: Callable[[RoundRecord], None] = lambda record: None  # told of every committed round
+    idle: Callable[[], dict[str, IdleReason]] = dict  # who is here and has nothing to do now, and why
     change: Callable[[int], WantedChange | None] = lambda rounds_left: None  # why the plan ends before the next round
 
 

@@ -54,16 +54,16 @@ class TrainResult:
 def run_on(
     live: LiveFleet, prepared: PreparedJob, plan: Plan, options: Options, *, reason: str = "given",
     predicted_s: float | None = None, profile: Profile | None = None, terms: type[Coordinator] = Coordinator,
-    before: Mapping[int, Plan] | None = None,
+    before: Mapping[int, Plan] | None = None, left_out: Mapping[str, str] | None = None,
 ) -> TrainResult:  # fmt: skip
     """Trains a prepared job by a plan on devices that are already here; they stay for the next one.
 
     Devices that are lost on the way are done without. With a profile, the plan for the rest is the fastest that is
     close to the one in force. `before` are the plans of a run whose devices held on while its coordinator was away.
+    `left_out` says of devices why the plan does without them, where that is known.
     """
-    for device in sorted(set(live.roster.specs) - set(plan.devices)):
-        options.progress(f"{device} is not in the plan and stays idle")
     changes = Replanner(live, prepared, profile, options)
+    changes.judged(plan, left_out or {})
     start, rehearsal = _start(live, prepared, plan, options, reason, changes, before)
     run = start.run
     try:
@@ -129,6 +129,7 @@ def _start(
         first_copy_s=options.first_copy_s if options.keeps else math.inf,
         copy_lines={} if changes.profile is None else lines(changes.profile),
         heard=changes.heard, observed=changes.observed, change=changes.due,
+        idle=changes.idle if options.keeps else dict,  # nobody needs to know it of a plan that is only tried
     )  # fmt: skip
     layout = PlanLayout(programs, plan)
     start = TermContext(run=run, plan=plan, layout=layout, term=last_term, first_round=first, plan_reason=reason)

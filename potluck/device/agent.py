@@ -28,6 +28,7 @@ from potluck.control.agent_events import (
     ReportState,
     RunEvaluation,
     RunSurvey,
+    Say,
     Seek,
     Survey,
     Surveyed,
@@ -241,6 +242,8 @@ class Agent:
         match order:
             case Tell():
                 self._client.send(order.message)
+            case Say():
+                self._say(order.text)
             case Decide():
                 self._stage.decide(order.verdict)
             case Cancel():
@@ -289,8 +292,8 @@ class Agent:
             self._link.close()
         self._link = open_link(welcome.carrier, self._spec.name, self._bind, self._trust, welcome.bandwidth_bytes_s)
         self._surveyor.welcomed(self._link, welcome)
+        self._say(f"{self._spec.name} joined {self._client.address}")  # before anything that is said of it then
         self._client.send(Linked(address=self._link.address))
-        self._say(f"{self._spec.name} joined {self._client.address}")
 
     def _train_own(self, order: Work) -> None:
         """Trains for a parameter server until something else is to be done.

@@ -15,7 +15,7 @@ import msgspec
 
 from potluck.errors import InputError
 from potluck.journal import Journal, read_journal
-from potluck.types import Plan, RoundRecord, Value
+from potluck.types import IdleReason, Plan, RoundRecord, Value
 
 RECORDS = "records.jsonl"
 
@@ -42,6 +42,15 @@ class PlanAdopted(Value, frozen=True, kw_only=True, tag="plan_adopted"):
     round: int
     plan: Plan
     reason: str
+    at_s: float
+
+
+class IdleDevices(Value, frozen=True, kw_only=True, tag="idle_devices"):
+    """Who is here and has no part in the plan in force: said after its `PlanAdopted`, and when anything changes."""
+
+    term: int
+    round: int
+    idle: dict[str, IdleReason]  # all of them, of which there may be none any more
     at_s: float
 
 
@@ -144,7 +153,7 @@ class RunEnded(Value, frozen=True, kw_only=True, tag="run_ended"):
 
 Happened = EvaluationRecord | IncidentRecord | CheckpointRecord | CopyRecord
 Pushing = SyncAdopted | PushRecord | PaceRecord
-Record = RunStarted | PlanAdopted | RoundRecord | Happened | Pushing | RunEnded
+Record = RunStarted | PlanAdopted | IdleDevices | RoundRecord | Happened | Pushing | RunEnded
 
 
 def encode(record: Record) -> bytes:

@@ -12,6 +12,7 @@ from potluck.metrics.records import (
     CheckpointRecord,
     CopyRecord,
     EvaluationRecord,
+    IdleDevices,
     IncidentRecord,
     PaceRecord,
     PlanAdopted,
@@ -21,7 +22,7 @@ from potluck.metrics.records import (
     RunStarted,
     SyncAdopted,
 )
-from potluck.types import RoundRecord
+from potluck.types import IdleReason, RoundRecord
 from potluck.units import duration_text, size_text
 
 RECENT_ROUNDS = 30  # over which the rate is taken
@@ -52,6 +53,7 @@ class RunView:
     learning_rate: float | None = None
     losses: deque[float] = field(default_factory=lambda: deque(maxlen=KEPT_LOSSES))
     lanes: dict[str, Lane] = field(default_factory=dict)
+    idle: dict[str, IdleReason] = field(default_factory=dict)
     evaluation: EvaluationRecord | None = None
     plan_reason: str = ""  # why this plan, if nobody gave it
     policy: str = ""  # that decides how often devices push to a parameter server, where there is one
@@ -87,6 +89,8 @@ class RunView:
                 self._recent.append((now_s, 0))
             case PlanAdopted():
                 self._adopt(record)
+            case IdleDevices():
+                self.idle = record.idle
             case RoundRecord():
                 self.done, self.epoch = record.round + 1, record.epoch
                 self.loss, self.learning_rate = record.loss, record.learning_rate
@@ -159,7 +163,7 @@ class RunView:
     def _adopt(self, record: PlanAdopted) -> None:
         plan = record.plan
         self.plan_reason = "" if record.reason == "given" else record.reason
-        self.lanes = {}
+        self.lanes, self.idle = {}, {}
         for index, stage in enumerate(plan.stages):
             first, end = stage.blocks
             blocks = f"block {first}" if end == first + 1 else f"blocks {first}-{end - 1}"

@@ -28,6 +28,7 @@ from potluck.control.agent_events import (
     ReportState,
     RunEvaluation,
     RunSurvey,
+    Say,
     Seek,
     Tell,
     Train,
@@ -212,6 +213,8 @@ class Device:
                 self._seek(self._seeking, self._world.now + HOLD_S)
             case Leave():
                 self.kill()
+            case Say():
+                pass  # nobody listens
             case RunEvaluation() | RunSurvey():
                 raise NotImplementedError("nothing is evaluated or measured here")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from potluck.job.optimizers import Optimizer
-from potluck.types import CopyLine, DeviceProfile, DeviceSpec, Held, Move, Pace, Plan, Timing
+from potluck.types import CopyLine, DeviceProfile, DeviceSpec, Held, IdleReason, Move, Pace, Plan, Timing
 
 PROTOCOL = 11
 PROOF_VARIABLE = "_POTLUCK_PROOF"  # of the environment of a device that the coordinator starts itself; not a setting
@@ -232,6 +232,12 @@ class Probe(Message, frozen=True, kw_only=True, tag="probe"):
     budget_s: float
 
 
+class StandBy(Message, frozen=True, kw_only=True, tag="stand_by"):
+    """The plan does without you: stay ready, and tell your owner why."""
+
+    reason: IdleReason
+
+
 class Begin(Message, frozen=True, kw_only=True, tag="begin"):
     """Run a round: its feeds are on their way."""
 
@@ -347,6 +353,6 @@ FromAgent = (
     | Stored | Loaded | Met | Unreachable | Leaving | Failed
 )  # fmt: skip
 FromCoordinator = (
-    Echo | Measure | Meet | Probe | Welcome | Prepare | Begin | Verdict | Evaluate | Abandon | Load | Work | Repace
-    | Durable | Misbehave | Stop
+    Echo | Measure | Meet | Probe | Welcome | Prepare | StandBy | Begin | Verdict | Evaluate | Abandon | Load | Work
+    | Repace | Durable | Misbehave | Stop
 )  # fmt: skip

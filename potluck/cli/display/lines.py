@@ -8,7 +8,8 @@ import time
 from collections.abc import Sequence
 from typing import TextIO
 
-from potluck.metrics.records import EvaluationRecord, IncidentRecord, PlanAdopted, Record
+from potluck.cli.display.idle_line import idle_text
+from potluck.metrics.records import EvaluationRecord, IdleDevices, IncidentRecord, PlanAdopted, Record
 from potluck.metrics.run_view import RunView, evaluation_text
 from potluck.types import RoundRecord
 from potluck.units import duration_text
@@ -25,6 +26,7 @@ class LineDisplay:
         self._view = RunView()
         self._lock = threading.Lock()
         self._last_s = 0.0
+        self._idle = ""  # as it was said last
 
     def __enter__(self) -> LineDisplay:
         return self
@@ -55,6 +57,7 @@ class LineDisplay:
             for record, at_s in past:
                 view.see(record, at_s)
             self._write_plan()
+            self._write_idle()
             for message in list(view.messages)[-PAST_MESSAGES:]:
                 self._write(message)
             if view.evaluation is not None:
@@ -69,6 +72,8 @@ class LineDisplay:
             self._view.see(record, now_s)
             if isinstance(record, PlanAdopted):
                 self._write_plan()
+            elif isinstance(record, IdleDevices):
+                self._write_idle()
             elif isinstance(record, EvaluationRecord):
                 self._write_evaluation(record)
             elif isinstance(record, IncidentRecord):
@@ -82,6 +87,13 @@ class LineDisplay:
             self._write(f"plan {self._view.plan_reason}")
             for device, lane in self._view.lanes.items():
                 self._write(f"  {device}: {lane.where}")
+
+    def _write_idle(self) -> None:
+        """Each plan comes with who is idle; what has not changed is no news."""
+        text = idle_text(self._view.idle) if self._view.idle else ""
+        if text and text != self._idle:
+            self._write(f"idle: {text}")
+        self._idle = text
 
     def _write_evaluation(self, record: EvaluationRecord) -> None:
         self._write(f"after round {record.round}: {evaluation_text(record, self._view.best_metric)}")

@@ -16,6 +16,7 @@ from rich.spinner import Spinner
 from rich.table import Table
 from rich.text import Text
 
+from potluck.cli.display.idle_line import idle_text
 from potluck.metrics.records import Record, RunEnded
 from potluck.metrics.run_view import RunView, evaluation_text, sparkline
 from potluck.units import duration_text
@@ -97,6 +98,8 @@ class LiveDisplay:
             if view.copy:
                 rows.append(_labelled("copy", view.copy))
             rows.append(Padding(self._devices(width), (1, 0)))
+            if view.idle:  # in full, as what to do about it comes last
+                rows.append(_labelled("idle", idle_text(view.idle), no_wrap=False))
             for message in list(view.messages)[-SHOWN_MESSAGES:]:
                 rows.append(Text(f" {message}", style="dim", overflow="ellipsis", no_wrap=True))
         if view.stopping and not view.ended:
@@ -158,9 +161,9 @@ class LiveDisplay:
         return table
 
 
-def _labelled(label: str, text: str) -> RenderableType:
+def _labelled(label: str, text: str, *, no_wrap: bool = True) -> RenderableType:
     table = Table.grid(padding=(0, 1), expand=True)
     table.add_column(width=11)
-    table.add_column(ratio=1, no_wrap=True, overflow="ellipsis")
-    table.add_row(f" {label}", text)
+    table.add_column(ratio=1, no_wrap=no_wrap, overflow="ellipsis")
+    table.add_row(f" {label}", Text(text))
     return table

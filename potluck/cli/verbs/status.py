@@ -10,6 +10,7 @@ import click
 import msgspec
 
 from potluck.cli.display.device_lines import device_lines, parts_of
+from potluck.cli.display.idle_line import idle_text
 from potluck.cli.session import emit, failures_as_json
 from potluck.commands.run_state import FoundRun, State, look
 from potluck.commands.which_run import chosen_run, running
@@ -53,6 +54,7 @@ def status_lines(found: FoundRun, others: Sequence[FoundRun] = ()) -> list[str]:
     if view.plan_reason:
         lines.append(_fact("plan", view.plan_reason))
     lines += [_fact(device, lane.where) for device, lane in view.lanes.items()]
+    lines += [_fact("idle", idle_text(view.idle))] if view.idle else []
     lines += device_lines(parts_of(found.run_dir), "devices   ")
     if view.evaluation is not None:
         lines.append(_fact("evaluation", f"{evaluation_text(view.evaluation)}, after round {view.evaluation.round}"))
@@ -136,6 +138,7 @@ def as_object(found: FoundRun) -> dict[str, Any]:
         "seconds_left": _seconds_left(found),
         "plan": view.plan_reason or None,
         "devices": {device: lane.where for device, lane in view.lanes.items()},
+        "idle": msgspec.to_builtins(view.idle),
         "device_parts": msgspec.to_builtins(parts_of(found.run_dir)),
         "incidents": found.records.incidents,
         "last_incidents": list(view.messages)[-SHOWN_INCIDENTS:],

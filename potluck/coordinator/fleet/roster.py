@@ -14,8 +14,8 @@ from msgspec.structs import replace
 from potluck import __version__
 from potluck.control.naming import Caller, Known, name_for
 from potluck.control.suspicion import Suspicion
+from potluck.coordinator.fleet.awaiting import Awaiting
 from potluck.errors import DeviceLost, InputError, Overdue, PotluckError
-from potluck.runtime.awaiting import Awaiting
 from potluck.types import DeviceSpec
 from potluck.wire.channel import PATIENT_S, Connected, Disconnected, FixedWatch
 from potluck.wire.control_channel import ControlServer

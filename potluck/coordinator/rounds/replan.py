@@ -5,12 +5,14 @@ Nothing is lost by any of them. The next plan comes into force between two round
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 
 from msgspec.structs import replace
 
 from potluck.control.cluster_events import ChangeKind, WantedChange
 from potluck.control.drift import Drift
+from potluck.control.idle import idle_reasons, not_worth_it
 from potluck.control.setbacks import UnreachedPair
 from potluck.coordinator.fleet.fleet_profile import as_measured, measure_order, offer_samples
 from potluck.coordinator.fleet.live_fleet import LiveFleet
@@ -23,11 +25,11 @@ from potluck.plan.cost.tables import Tables
 from potluck.plan.events.event_simulation import simulate
 from potluck.plan.events.refine import at_pace
 from potluck.plan.groups import shareable
-from potluck.plan.search.plan_search import find_plan
+from potluck.plan.search.plan_search import Found, find_plan
 from potluck.profile.borrow import with_lent_memory
 from potluck.profile.members import limited, of_devices, with_newcomer
 from potluck.recover.repartition import estranged
-from potluck.types import Plan, Profile, RoundRecord
+from potluck.types import IdleReason, Plan, Profile, RoundRecord
 from potluck.units import milliseconds, size_text
 from potluck.wire.messages import Leaving, Linked, Measured
 
@@ -46,8 +48,11 @@ class Replanner:
         self._live, self._prepared, self._say = live, prepared, options.progress
         self._measure_s, self._plan_s = min(_MEASURE_S, options.profile_s), options.plan_s
         self.profile = profile
+        self._given = "the plan was given" if options.plan is not None else "no device was measured"
         self.force: Plan | None = None  # the plan in force
+        self._judged: tuple[Plan | None, Mapping[str, str]] = (None, {})  # a plan, and why it does without whom
         self.apart: tuple[UnreachedPair, ...] = ()  # devices that must not be in a plan together
+        self._idle: dict[str, IdleReason] = {}  # as it was last
         self._drift = Drift()
         self._slow: tuple[str, ...] = ()  # devices whose pace has changed, if that is why a plan is looked for
         self._leaving: list[str] = []
@@ -55,12 +60,30 @@ class Replanner:
         self.measuring: set[str] = set()  # newcomers that are not done with it
         self._budgets: dict[str, int] = {}  # of devices that ran out of memory: less than they had to hold then
         self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="potluck-planning")
-        self._search: Future[Plan | None] | None = None
+        self._search: Future[Found | None] | None = None
 
     def adopted(self, plan: Plan) -> None:
         """A plan is in force."""
         self.force, self._slow = plan, ()
         self._drift.adopted()
+
+    def judged(self, plan: Plan, left_out: Mapping[str, str]) -> None:
+        """The planner says why this plan does without some devices."""
+        self._judged = (plan, left_out)
+
+    def idle(self) -> dict[str, IdleReason]:
+        """Who is here and has no part in the plan in force, and why."""
+        force, (judged, left_out) = self.force, self._judged
+        here = [d for d in list(self._live.roster.links) if d not in self._leaving]
+        if force is None:
+            return {}
+        known = left_out if judged == force else {}
+        self._idle = idle_reasons(
+            force, here, given=self._given if self.profile is None else "", apart=self.apart, left_out=known,
+            looked_for={d for d in here if d in self.measuring or (self._search is not None and d not in known)},
+            before={d: reason for d, reason in self._idle.items() if d not in self.measuring},
+        )  # fmt: skip
+        return self._idle
 
     def observed(self, record: RoundRecord) -> None:
         """A round is committed; a device that has become slow, or fast again, wants another plan."""
@@ -118,8 +141,7 @@ class Replanner:
             self._say(f"{device} ran out of memory: it is given no more than {size_text(self._budgets[device])} again")
 
     def _welcome(self, device: str) -> None:
-        if self.profile is None:
-            self._say(f"{device} joined and stays idle: the plan was given")
+        if self.profile is None:  # it stays idle
             return
         if self._samples is None:
             self._samples = offer_samples(self._live, self._prepared)
@@ -132,7 +154,7 @@ class Replanner:
         self._slow = ()
         self._search = None if self.profile is None else self._pool.submit(self._find)
 
-    def _find(self) -> Plan | None:
+    def _find(self) -> Found | None:
         plan, profile = self.force, self.profile
         if profile is None or plan is None:
             return None
@@ -142,7 +164,7 @@ class Replanner:
         sizes = [(plan.micro_batch_size, plan.micro_batches)]
         try:
             here_profile = of_devices(profile, here)
-            return find_plan(facts, here_profile, sizes, seconds=self._plan_s, schedule=plan.schedule).plan
+            return find_plan(facts, here_profile, sizes, seconds=self._plan_s, schedule=plan.schedule)
         except PlanError:
             return None
 
@@ -157,10 +179,11 @@ class Replanner:
             self.gone(device)
         if self._search is None or not self._search.done():
             return None
-        plan, self._search = self._search.result(), None
-        if plan is None or plan == self.force or not set(plan.devices) <= set(self._live.roster.links):
+        found, self._search = self._search.result(), None
+        if found is None or not set(found.plan.devices) <= set(self._live.roster.links):
             return None
-        return self._if_worth_it(plan, rounds_left)
+        self.judged(found.plan, dict(found.left_out))
+        return None if found.plan == self.force else self._if_worth_it(found.plan, rounds_left)
 
     def _if_worth_it(self, plan: Plan, rounds_left: int) -> WantedChange | None:
         if self.profile is None or self.force is None:
@@ -169,6 +192,8 @@ class Replanner:
         now_s, then_s = (simulate(p, facts, self.profile).round_s for p in (self.force, plan))
         gain_s = now_s - then_s
         if gain_s < _WORTH * now_s or gain_s * rounds_left < self._moving_s():
+            why = not_worth_it(gain_s / now_s if now_s else 0.0)
+            self.judged(self.force, {**dict.fromkeys(plan.devices, why), **self._judged[1]})
             return None
         words = f"a better plan: {milliseconds(then_s)} a round instead of {milliseconds(now_s)}"
         joined = tuple(d for d in plan.devices if d not in self.force.devices)

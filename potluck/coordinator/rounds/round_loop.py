@@ -17,6 +17,7 @@ from potluck.coordinator.rounds.checkpointer import Checkpointer
 from potluck.coordinator.rounds.evaluation import Evaluator
 from potluck.coordinator.rounds.feeder import FedRound, Feeder
 from potluck.coordinator.rounds.round_book import RoundBook
+from potluck.coordinator.rounds.standby import Standby
 from potluck.coordinator.samples.loading import training_loader
 from potluck.errors import DeviceLost, LinkError, LinkTimeout, Overdue, PotluckError
 from potluck.job.learning_rates import multiplier
@@ -99,10 +100,12 @@ class RoundLoop:
 
     def _rounds(self, feeder: Feeder, evaluator: Evaluator | None) -> str:
         run, last = self._run, self._run.order.rounds
+        standby = Standby(self.term, self._announcer.say)
         self._saved_s = time.monotonic()
         self._make_up(evaluator)
         for round in range(self.term.first_round, last):
             stop = self._changes(round, feeder)
+            standby.look(self.committed)
             fed = feeder.next(run.timeout_s)
             evaluate = evaluator is not None and (self._due(round, run.job.eval_every) or round + 1 == last)
             save = self._save_after(round, stop or evaluate)

@@ -26,6 +26,7 @@ _PUT_OFF = 5  # plans of each number of micro-batches of which it is tried to pu
 _LATE = (3, 1)  # of so many micro-batches,
 _FASTER = 0.999  # and what it has to gain
 _AT_ONCE = 6  # plans among which a faster one is looked for
+NO_FIT = "no plan with it that fits was found"  # why a device is left out: it may lack memory
 _SAME = 0.005  # two times that differ by less are the same to a person
 
 Kind = Literal["one group", "shared stages", "single devices"]
@@ -214,7 +215,7 @@ class Jury:
         ]
         ratio = min(simulated or by_cost, default=None)
         if ratio is None:
-            return "no plan with it that fits was found"
+            return NO_FIT
         if ratio < 1 - 5e-4:
             return f"it would gain less than {WORTH_A_DEVICE:.0%}"
         if ratio < 1 + 5e-4:

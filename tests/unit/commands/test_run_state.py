@@ -21,6 +21,7 @@ from potluck.metrics.records import (
     RECORDS,
     CheckpointRecord,
     EvaluationRecord,
+    IdleDevices,
     IncidentRecord,
     PlanAdopted,
     Record,
@@ -28,7 +29,7 @@ from potluck.metrics.records import (
     RunStarted,
     encode,
 )
-from potluck.types import Member, Plan, RoundRecord, Stage
+from potluck.types import IdleReason, Member, Plan, RoundRecord, Stage
 
 PLAN = Plan(micro_batch_size=5, micro_batches=2, stages=(Stage(blocks=(0, 4), group=(Member(device="pi", share=2),)),))
 STARTED = RunStarted(
@@ -246,3 +247,16 @@ def test_the_command_to_go_on_is_the_one_that_was_given() -> None:
     assert command_to_go_on(given, Path("old")) == "potluck train j.py --local=1,1 --resume --run-dir old"
     assert command_to_go_on(["/usr/bin/python", "/bin/potluck", "demo"], Path("old")) is None
     assert command_to_go_on([], Path("old")) is None
+
+
+def test_who_is_idle_is_shown_with_the_reason(tmp_path: Path) -> None:
+    reason = IdleReason(why="it would gain less than 1%", until="pi is lost")
+    _write(tmp_path, STARTED, ADOPTED)
+    assert as_object(look(tmp_path))["idle"] == {}
+    assert not any(line.startswith("idle") for line in status_lines(look(tmp_path)))
+    _write(tmp_path, IdleDevices(term=1, round=0, idle={f"old{n}": reason for n in range(40)}, at_s=0.0))
+    found = as_object(look(tmp_path))
+    assert found["idle"]["old39"] == {"why": "it would gain less than 1%", "until": "pi is lost"}
+    assert msgspec.json.decode(msgspec.json.encode(found)) == found
+    text = "idle       old0, old1 and 38 more: it would gain less than 1%; take part when pi is lost"
+    assert text in status_lines(look(tmp_path))

@@ -20,6 +20,7 @@ from potluck.control.agent_events import (
     Refused,
     Reports,
     RunSurvey,
+    Say,
     Seek,
     Tell,
     Train,
@@ -28,7 +29,7 @@ from potluck.control.agent_events import (
 from potluck.control.agent_machine import AgentState, agent_transition
 from potluck.job.optimizers import SGD
 from potluck.simulate.small_model import even
-from potluck.types import Held
+from potluck.types import Held, IdleReason, Plan
 from potluck.wire.messages import (
     Abandon,
     Begin,
@@ -39,6 +40,7 @@ from potluck.wire.messages import (
     Prepared,
     Probe,
     Ready,
+    StandBy,
     Stop,
     Stored,
     Verdict,
@@ -47,9 +49,9 @@ from potluck.wire.messages import (
 PLAN = even(["a", "b"], 2)
 
 
-def prepare(term: int = 1, round: int = 0, run: str = "run") -> Prepare:
+def prepare(term: int = 1, round: int = 0, run: str = "run", plan: Plan = PLAN) -> Prepare:
     return Prepare(
-        run=run, term=term, round=round, moves=(), plan=PLAN, program="", peers={}, optimizer=SGD(lr=0.1), seed=0,
+        run=run, term=term, round=round, moves=(), plan=plan, program="", peers={}, optimizer=SGD(lr=0.1), seed=0,
         clip_norm=None, own_commit=False, window_bytes=0,
     )  # fmt: skip
 
@@ -184,3 +186,36 @@ def test_a_stop_waits_for_what_is_under_way_if_all_is_well() -> None:
     assert orders == []
     assert after(Applied(round=0), state=busy)[1] == [Leave(reason="finished", in_order=True)]
     assert after(prepare(), Stop(reason="the run failed: so"))[1] == [Cancel(reason="the run failed: so")]
+
+
+def said(state: AgentState, *events: AgentEvent) -> tuple[AgentState, list[str]]:
+    texts = []
+    for event in events:
+        state, orders = agent_transition(state, event)
+        texts += [order.text for order in orders if isinstance(order, Say)]
+    return state, texts
+
+
+def stand_by(why: str) -> StandBy:
+    return StandBy(reason=IdleReason(why=why, until="a is lost"))
+
+
+def test_a_device_that_the_plan_does_without_says_so_once_for_each_reason() -> None:
+    state, texts = said(AgentState(me="b"), stand_by("it is 5.0% slower"), stand_by("it is 5.0% slower"))
+    because = "the plan does without this device, because it is 5.0% slower"
+    assert texts == [f"idle: {because}; it stays ready and takes part when a is lost"]
+    state, texts = said(state, stand_by("it is 6.0% slower"))  # another figure is no other reason
+    assert texts == []
+    state, texts = said(state, stand_by("it is out of reach"))
+    assert [text.split("; ")[0] for text in texts] == [
+        "idle: the plan does without this device, because it is out of reach"
+    ]
+
+
+def test_one_that_took_part_meanwhile_says_it_again_and_one_that_only_gave_does_not() -> None:
+    state, _ = said(AgentState(me="b"), stand_by("it is slow"))
+    only_gives = (prepare(1, plan=even(["a", "c"], 2)), Assembled(term=1))
+    state, texts = said(state, *only_gives, stand_by("it is slow"))
+    assert texts == []
+    state, texts = said(state, prepare(2), Assembled(term=2), *ROUND, stand_by("it is slow"))
+    assert len(texts) == 1

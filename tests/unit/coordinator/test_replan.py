@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -13,7 +14,7 @@ from potluck.plan.baselines import PLANNERS
 from potluck.plan.cost.memory import fits, peak_bytes
 from potluck.plan.cost.tables import Tables
 from potluck.plan.events.event_simulation import simulate
-from potluck.types import Profile, RoundRecord
+from potluck.types import IdleReason, Profile, RoundRecord
 from potluck.wire.messages import Leaving, Linked
 from tests.unit.plan.instances import a_model, a_profile
 
@@ -78,12 +79,48 @@ def test_one_of_the_plan_that_leaves_ends_it_and_another_just_goes() -> None:
     assert (change.kind, change.devices, change.plan) == ("left", ("d1",), None)
 
 
-def test_a_newcomer_stays_idle_where_the_plan_was_given() -> None:
-    it, _, said = changes(None, "d0", "new")
+def test_a_newcomer_stays_idle_where_nothing_was_measured() -> None:
+    it, _, _ = changes(None, "d0", "new")
+    it.adopted(PLANNERS["single"](FACTS, a_profile(1, FACTS, [1.0]), *SIZE))
     it.heard("new", Linked(address="somewhere"))
-    assert said == ["new joined and stays idle: the plan was given"]
     it.look_for_better()
     assert it.due(100) is None
+    assert it.idle() == {
+        "new": IdleReason(
+            why="no device was measured, so none with it is looked for", until="a device of the plan is lost or leaves"
+        )
+    }
+
+
+def test_what_the_planner_says_of_the_plan_in_force_is_why_a_device_is_idle_and_of_another_plan_it_is_not() -> None:
+    profile = a_profile(1, FACTS, [1.0, 1.0, 1.0])
+    one, two = (PLANNERS["1f1b"](FACTS, a_profile(1, FACTS, [1.0] * count), *SIZE) for count in (1, 2))
+    it, _, _ = changes(profile, "d0", "d1", "d2")
+    assert it.idle() == {}
+    it.judged(two, {"d2": "it would gain less than 1%"})
+    it.adopted(two)
+    assert {device: reason.why for device, reason in it.idle().items()} == {"d2": "it would gain less than 1%"}
+    it.adopted(one)
+    assert {device: reason.why for device, reason in it.idle().items()} == dict.fromkeys(
+        ["d1", "d2"], "no better plan with it is known"
+    )
+    it.look_for_better()
+    assert {reason.why for reason in it.idle().values()} == {"no better plan with it is known"}  # until it is found
+    it.measuring.add("d1")  # it came back
+    assert it.idle()["d1"].why == "a plan with it is still looked for"
+    it.heard("d2", Leaving())
+    assert list(it.idle()) == ["d1"]
+
+
+def test_a_device_whose_plan_is_not_worth_the_change_is_told_so() -> None:
+    it, _, _ = changes(a_profile(1, FACTS, [1.0, 1.0, 1.0]), "d0", "d1", "d2")
+    it.adopted(PLANNERS["single"](FACTS, a_profile(1, FACTS, [1.0]), *SIZE))
+    it.look_for_better()
+    searched(it)
+    assert it.due(1) is None  # one round is left
+    whys = {reason.why for reason in it.idle().values()}
+    assert len(whys) == 1
+    assert re.fullmatch(r"the best plan with it would save \d+\.\d% of a round, too little for a change", whys.pop())
 
 
 def test_a_better_plan_comes_into_force_only_if_it_pays() -> None:

@@ -118,7 +118,7 @@ def test_one_that_leaves_while_others_are_awaited_is_forgotten_and_said():
 
 
 def test_while_nobody_comes_it_is_said_who_is_missing_and_again_as_time_goes_by(monkeypatch):
-    monkeypatch.setattr("potluck.runtime.awaiting._STEP_S", 1.0)
+    monkeypatch.setattr("potluck.coordinator.fleet.awaiting._STEP_S", 1.0)
     monkeypatch.setattr("potluck.coordinator.fleet.roster._TOLD_S", 0.1)
     roster, server = roster_of()
     said: list[str] = []

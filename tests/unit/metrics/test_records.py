@@ -10,6 +10,7 @@ from potluck.metrics import folds
 from potluck.metrics.records import (
     CheckpointRecord,
     EvaluationRecord,
+    IdleDevices,
     IncidentRecord,
     PlanAdopted,
     RecordLog,
@@ -20,7 +21,7 @@ from potluck.metrics.records import (
     read,
     read_from,
 )
-from potluck.types import Member, Plan, RoundRecord, Stage
+from potluck.types import IdleReason, Member, Plan, RoundRecord, Stage
 
 
 def done(round, *, loss=1.0, seconds=0.5, samples=10, term=1):
@@ -59,6 +60,7 @@ EVERY = [
     done(2, loss=1.2, seconds=2.0, term=2),
     judged(3, 1.7, accuracy=0.4),
     CheckpointRecord(round=3, bytes=100, seconds=0.01, at_s=4.0),
+    IdleDevices(term=1, round=3, idle={"b": IdleReason(why="it is slow", until="a is lost")}, at_s=4.0),
     RunEnded(round=3, reason="stopped", message="Ctrl-C", seconds=5.0, at_s=5.0),
 ]
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from potluck.runtime.awaiting import waiting_text
+from potluck.coordinator.fleet.awaiting import waiting_text
 
 UNTIL = "20:14:05"
 
