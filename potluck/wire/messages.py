@@ -102,8 +102,6 @@ class Ready(Message, frozen=True, kw_only=True, tag="ready"):
     squared_norms: dict[str, float] = {}  # of parameters I answer for, after the group sum
     finite: bool = True
     trouble: str = ""  # where non-finite values were first seen here, when looking was asked for
-    busy_s: float = 0.0
-    round_s: float = 0.0
     spent_s: dict[
         str, float
     ] = {}  # by kind of action since the last report; order, verdict, update: of the round before

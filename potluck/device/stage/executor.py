@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable, Iterable
 from typing import Protocol
 
@@ -101,7 +100,6 @@ class _Round:
     def walk(self) -> Ready:
         """Does everything up to the report."""
         owner, begin = self.owner, self.begin
-        started, busy_before = time.monotonic(), owner.throttle.busy_s
         owner.reducer.begin(begin.round)
         listed = actions(owner.site.plan, owner.site.me, len(begin.sizes))
         mine = {j for j, size in enumerate(begin.sizes) if owner.site.part(j, size) is not None}
@@ -116,10 +114,7 @@ class _Round:
                 if part is not None:
                     self._act(action, part, size)
             owner.watch.lap(action.kind)
-        ready = self._ready()
-        busy_s = owner.throttle.busy_s - busy_before
-        round_s, spent_s = time.monotonic() - started, owner.watch.take()
-        return msgspec.structs.replace(ready, busy_s=busy_s, round_s=round_s, spent_s=spent_s)
+        return msgspec.structs.replace(self._ready(), spent_s=owner.watch.take())
 
     def _act(self, action: Action, part: Part, size: int) -> None:
         j = action.micro_batch
