@@ -5,6 +5,7 @@ One group of two ranks per peer and term: a time-out closes every connection of 
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
 
@@ -41,8 +42,9 @@ class GlooLink:
         self._mailbox = Mailbox(name, window_bytes)
         self._pacer = Pacer(bandwidth_bytes_s)
         try:
+            socket.create_server((bind, 0)).close()  # the store would listen everywhere, and find out in over a minute
             self._store = TCPStore(bind, 0, None, True, timedelta(seconds=30), wait_for_workers=False)
-        except RuntimeError as error:
+        except (OSError, RuntimeError) as error:
             raise InputError(f"cannot listen on {bind} ({error}); give an address of this machine") from error
         self.address = f"{bind}:{self._store.port}"
         self._edges: dict[str, GlooEdge] = {}
