@@ -76,7 +76,7 @@ def test_a_state_is_asked_for_by_what_it_is() -> None:
     tags = [
         state_tag(ROUND, held, 0)
         for held in (
-            None, HELD, Held(term=5, stage=1, round=9), Held(term=4, stage=0, round=9), Held(term=4, stage=-1, round=9),
+            None, HELD, Held(term=5, stage=1, round=9), Held(term=4, stage=0, round=9), Held(term=0, stage=-1, round=9),
         )
     ]  # fmt: skip
     assert len({*tags, state_tag(ROUND, HELD, 1), state_tag(8, HELD, 0)}) == 7

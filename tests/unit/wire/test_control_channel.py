@@ -1,4 +1,4 @@
-"""The control channel's own promises that need no peer process; the rest is in tests/process/test_control_channel.py."""
+"""The control channel where no peer process is needed; the rest is in tests/process/test_control_channel.py."""
 
 from __future__ import annotations
 
