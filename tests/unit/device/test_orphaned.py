@@ -1,0 +1,83 @@
+"""A device whose coordinator is gone: what it writes down, and when it takes somebody for the coordinator again."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from potluck.compute.runner import StageState
+from potluck.device.entering import first_words
+from potluck.device.orphaned import found_again, write_held
+from potluck.tensors.snapshot import parse
+from potluck.types import DeviceSpec, Held
+from potluck.wire.channel import Received
+from potluck.wire.control_channel import ControlServer
+from potluck.wire.messages import FromAgent, FromCoordinator, Stop, Welcome
+
+SOON_S = 20.0
+HELLO = first_words(DeviceSpec(name="a"), chaos=False, insists=True)
+Server = ControlServer[FromAgent, FromCoordinator]
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    server: Server = ControlServer("127.0.0.1", 0, FromAgent)
+    yield server
+    server.close()
+
+
+def answering(server: Server, *answers: FromCoordinator) -> threading.Thread:
+    """Answers every hello in turn."""
+
+    def answer() -> None:
+        waiting = list(answers)
+        while waiting:
+            event: Any = server.events.get(timeout=SOON_S)
+            if isinstance(event, Received):
+                server.send(event.peer_id, waiting.pop(0))
+
+    thread = threading.Thread(target=answer, daemon=True)
+    thread.start()
+    return thread
+
+
+def test_whoever_turns_it_away_is_asked_again_and_whoever_lets_it_in_is_the_coordinator(server: Server) -> None:
+    welcome = Welcome(name="a", carrier="zmq")
+    thread = answering(server, Stop(reason="the name a is taken"), welcome)
+    client = found_again(server.address, HELLO, SOON_S, lambda: False)
+    thread.join(SOON_S)
+    assert client is not None
+    try:
+        assert client.inbox.get(timeout=SOON_S) == Received(0, welcome)  # left for whoever reads on
+    finally:
+        client.close()
+
+
+def test_it_looks_no_longer_than_it_holds_or_once_it_is_closed(server: Server) -> None:
+    assert found_again(server.address, HELLO, 0.0, lambda: False) is None
+    assert found_again(server.address, HELLO, SOON_S, lambda: True) is None
+    assert server.events.empty()
+
+
+def test_every_state_is_written_as_a_file_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    live = StageState({"w": torch.ones(2)}, {"b": torch.arange(3)}, {"w/m": torch.full((2,), 0.5)})
+    copy = StageState({"w": torch.zeros(2)}, {})
+    folder = write_held(
+        "laptop",
+        [(Held(term=2, stage=1, round=7, live=True), live), (Held(term=2, stage=0, round=5), copy)],
+    )
+    assert folder.name.startswith("held-by-laptop-")
+    assert sorted(p.name for p in folder.iterdir()) == [
+        "round-5-stage-0-copy.safetensors",
+        "round-7-stage-1.safetensors",
+    ]
+    found = parse((folder / "round-7-stage-1.safetensors").read_bytes(), "held")
+    wanted = {"weights:w": torch.ones(2), "weights:b": torch.arange(3), "optimizer:w/m": torch.full((2,), 0.5)}
+    assert found.keys() == wanted.keys()
+    assert all(torch.equal(found[name], wanted[name]) for name in wanted)
