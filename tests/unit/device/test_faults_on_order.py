@@ -41,15 +41,15 @@ def test_leave_leaves_and_what_is_not_known_does_nothing() -> None:
 
 
 def test_a_frozen_process_goes_on_afterwards() -> None:
-    process = subprocess.Popen(["sleep", "60"])
+    process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
     try:
         freezing = threading.Thread(target=freeze, args=(process.pid, 0.01))
         freezing.start()
         _, status = os.waitpid(process.pid, os.WUNTRACED)
         assert os.WIFSTOPPED(status)
-        _, status = os.waitpid(process.pid, os.WCONTINUED)
-        assert os.WIFCONTINUED(status)
         freezing.join(SOON_S)
+        _, status = os.waitpid(process.pid, os.WCONTINUED | os.WNOHANG)
+        assert os.WIFCONTINUED(status)
     finally:
         process.kill()
         process.wait(SOON_S)

@@ -18,7 +18,7 @@ from tests.unit.memory_link import MemoryLink, memory_links
 
 NAMES = ("w", "v", "u")
 HOLDERS = ("a", "b", "c")
-FIRST = ParameterBucket(0, "b", HOLDERS, ("w", "v"), statistics=True)
+FIRST = ParameterBucket(0, "c", HOLDERS, ("w", "v"), statistics=True)
 SECOND = ParameterBucket(1, "a", HOLDERS, ("u",))
 OTHERS = ParameterBucket(2, "x", ("x", "y"), ("elsewhere",))
 SUMS = Sums((FIRST, SECOND, OTHERS))
@@ -66,15 +66,12 @@ def added_up(stages: list[Stage]) -> dict[str, list[float]]:
 
 
 def finish(reducers: list[Reducer]) -> None:
-    """As three devices would: whoever misses something lets the others go on."""
+    """As three devices would: whoever adds up is last to be ready, and so waits for nobody."""
     a, b, c = reducers
-    for one in (c, a, b):
-        for bucket in (FIRST, SECOND):
-            for name in bucket.names:
-                one.ready(name)
-    b.ready("w")
-    a.ready("u")
-    for one in (a, b, c):
+    for one, names in ((a, "wv"), (b, "wvu"), (c, "uwv"), (a, "u")):
+        for name in names:
+            one.ready(name)
+    for one in (b, c, a):
         one.finish(lambda: None)
 
 
@@ -113,15 +110,15 @@ def test_a_parameter_that_nobody_has_a_gradient_of_stays_without_and_others_coun
 
 
 def test_a_bucket_goes_out_once_when_its_last_gradient_is_ready_and_never_waits() -> None:
-    _, (a, _, c), links = members()
-    for one in (a, c):
+    _, (a, b, _), links = members()
+    for one in (a, b):
         one.begin(4)
-    c.ready("w")
-    c.ready("unknown")
-    assert links[2].sent == []
-    c.ready("v")
-    c.ready("v")
-    assert [(peer, tag.kind) for peer, tag, _ in links[2].sent] == [("b", "reduce")]
+    b.ready("w")
+    b.ready("unknown")
+    assert links[1].sent == []
+    b.ready("v")
+    b.ready("v")
+    assert [(peer, tag.kind) for peer, tag, _ in links[1].sent] == [("c", "reduce")]
     a.ready("u")  # its own to add up: the others' are not there, and it goes on
     assert links[0].sent == []
 
