@@ -21,6 +21,8 @@ from potluck.plan.schedule.schedules import Schedule
 from potluck.plan.schedule.under_way import most_in_flight
 from potluck.types import COORDINATOR, RAW, Member, ModelFacts, Sharing, Stage
 
+_PLAIN = (RAW, RAW)  # the codecs at both ends of a stage
+
 
 class Bytes(NamedTuple):
     """Memory of one member, whatever the depth."""
@@ -81,8 +83,8 @@ class Stations:
         self.facts, self.tables, self.schedule = facts, tables, schedule
         self.rows, self.micro_batches = micro_batch_size, micro_batches
         self.edges = Edges(facts)
-        self._cuts: dict[str, list[tuple[int, int]]] = {}
         self.cuts = self._cuts_by(RAW)
+        self._cuts = {RAW: self.cuts}
         self._crews: dict[tuple[tuple[Member, ...], Sharing], int] = {}
         self._spans: dict[tuple[int, int], SpanBytes] = {}
         self._per_megabyte: dict[tuple[tuple[str, int], ...], list[tuple[Summing, Summing]]] = {}
@@ -90,6 +92,10 @@ class Stations:
         self._sizes: dict[tuple[str, tuple[int, int], int, _Role, bool], Bytes] = {}
         self._known: dict[tuple[tuple[int, int], tuple[str, ...], int, bool], Station | None] = {}
         self._fitting: dict[tuple[int, tuple[int, int], bool, int, int], bool] = {}
+
+    def _cuts_by(self, codec: str) -> list[tuple[int, int]]:
+        """For a cut before each block, and behind the last: bytes per row that cross it forward, and back."""
+        return [*self.edges.at_cuts(codec), (0, 0)]
 
     def best(
         self, blocks: tuple[int, int], devices: tuple[str, ...], depth: int, recompute: bool = False
@@ -177,7 +183,10 @@ class Stations:
         members = [self.tables.devices[m.device] for m in stage.group]
         by_turns = stage.sharing == "turns" or len(members) == 1
         rows = [self.rows if by_turns else m.share for m in stage.group]
-        codecs = (before, stage.codec)
+        codecs = before, stage.codec
+        for codec in codecs:
+            if codec not in self._cuts:
+                self._cuts[codec] = self._cuts_by(codec)
         steps = [self._step(t, stage.blocks, r, stage.recompute, codecs) for t, r in zip(members, rows, strict=True)]
         times = [m.share if by_turns else self.micro_batches for m in stage.group]
         busy_s = [n * (f + b) for n, (f, b) in zip(times, steps, strict=True)]
@@ -224,13 +233,14 @@ class Stations:
 
     def _step(
         self, member: DeviceTables, blocks: tuple[int, int], rows: int, recompute: bool,
-        codecs: tuple[str, str] = (RAW, RAW),
+        codecs: tuple[str, str] = _PLAIN,
     ) -> tuple[float, float]:  # fmt: skip
         """Seconds of one forward and of one backward, with what sending and receiving cost the compute thread."""
         start, stop = blocks
         forward, backward = member.forward(rows), member.backward(rows)
         f, b = float(forward[stop] - forward[start]), float(backward[stop] - backward[start])
-        (in_out, in_back), (out_out, out_back) = (self._cuts_by(c)[b] for b, c in zip(blocks, codecs, strict=True))
+        before, own = codecs
+        (in_out, in_back), (out_out, out_back) = self._cuts[before][start], self._cuts[own][stop]
         message_s, copy = member.profile.message_s, member.profile.copy_bytes_s
         messages = (start > 0) + (stop < len(self.facts.blocks))
         again = f + member.profile.call_s / 2 if recompute else 0.0
@@ -240,18 +250,12 @@ class Stations:
         if copy is not None:
             f += rows * (in_out + out_out) / copy
             b += rows * (in_back + out_back) / copy
-        for cut, codec in zip(blocks, codecs, strict=True):
-            if codec != RAW:
+        if codecs != _PLAIN:
+            for cut, codec in zip(blocks, codecs, strict=True):
                 each_s = codec_named(codec).seconds(member.profile)
                 f += rows * self.cuts[cut][0] * each_s
                 b += rows * self.cuts[cut][1] * each_s
         return f, b + again
-
-    def _cuts_by(self, codec: str) -> list[tuple[int, int]]:
-        """For a cut before each block, and behind the last: bytes per row that cross it forward, and back."""
-        if codec not in self._cuts:
-            self._cuts[codec] = [*self.edges.at_cuts(codec), (0, 0)]
-        return self._cuts[codec]
 
     def _turns(self, stage: Stage) -> tuple[int, ...]:
         shares = tuple(m.share for m in stage.group)

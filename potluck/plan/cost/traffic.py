@@ -91,7 +91,7 @@ class Messages:
         return sum(
             profile.message_s
             + (p.size_bytes / rate if rate else 0.0)
-            + p.plain_bytes * codec_named(p.codec).seconds(profile)
+            + (p.plain_bytes * codec_named(p.codec).seconds(profile) if p.codec != RAW else 0.0)
             for p in parcels
         )
 
