@@ -185,7 +185,8 @@ def evaluate_size(tree: SizeTree, b: int) -> int | float:
         case "truediv":
             return terms[0] / terms[1]
         case "pow":
-            return math.pow(terms[0], terms[1])
+            power = math.pow(terms[0], terms[1])
+            return int(power) if all(isinstance(t, int) for t in terms) and power.is_integer() else power
         case "max":
             return max(terms)
         case "min":
