@@ -7,7 +7,11 @@ import signal
 import subprocess
 import sys
 import threading
+from types import SimpleNamespace
 
+import pytest
+
+from potluck.device.host import faults_on_order
 from potluck.device.host.faults_on_order import freeze, misbehave
 from potluck.wire.messages import Misbehave
 
@@ -40,19 +44,23 @@ def test_leave_leaves_and_what_is_not_known_does_nothing() -> None:
     assert left == [True]
 
 
-def test_a_frozen_process_goes_on_afterwards() -> None:
+def test_a_frozen_process_stands_still_for_as_long_as_was_said_and_then_goes_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    stopped: list[tuple[float, bool]] = []
+
+    def sleep(seconds: float) -> None:
+        stopped.append((seconds, os.WIFSTOPPED(os.waitpid(process.pid, os.WUNTRACED)[1])))
+
+    monkeypatch.setattr(faults_on_order, "time", SimpleNamespace(sleep=sleep))
     try:
-        freezing = threading.Thread(target=freeze, args=(process.pid, 0.01))
-        freezing.start()
-        _, status = os.waitpid(process.pid, os.WUNTRACED)
-        assert os.WIFSTOPPED(status)
-        freezing.join(SOON_S)
-        _, status = os.waitpid(process.pid, os.WCONTINUED | os.WNOHANG)
-        assert os.WIFCONTINUED(status)
+        freeze(process.pid, 3.0)
+        assert stopped == [(3.0, True)]
+        assert os.WIFCONTINUED(os.waitpid(process.pid, os.WCONTINUED | os.WNOHANG)[1])
     finally:
         process.kill()
-        process.wait(SOON_S)
+        process.communicate(timeout=SOON_S)
 
 
 def test_kill_is_a_kill() -> None:
