@@ -14,8 +14,8 @@ from potluck.wire.messages import LossPart, Ready
 NUMBERS = st.floats(-1e6, 1e6, allow_nan=False)
 
 
-def ready(*losses: LossPart, finite: bool = True, trouble: str = "", **squares: float) -> Ready:
-    return Ready(round=1, losses=losses, squared_norms=squares, finite=finite, trouble=trouble)
+def ready(*losses: LossPart, finite: bool = True, trouble: str = "", squares: dict[str, float] | None = None) -> Ready:
+    return Ready(round=1, losses=losses, squared_norms=squares or {}, finite=finite, trouble=trouble)
 
 
 @settings(deadline=None, derandomize=True)
@@ -23,18 +23,18 @@ def ready(*losses: LossPart, finite: bool = True, trouble: str = "", **squares: 
 def test_the_loss_has_the_same_bits_whoever_reports_which_part(losses: list[float], chance: object) -> None:
     parts = [LossPart(i // 3, i % 3, loss, 1 / len(losses)) for i, loss in enumerate(losses)]
     squares = {f"p{i}": abs(loss) for i, loss in enumerate(losses)}
-    whole = judge({"a": ready(*parts, **squares)}, list(squares), None, 0)
+    whole = judge({"a": ready(*parts, squares=squares)}, list(squares), None, 0)
     chance.shuffle(parts)  # type: ignore[attr-defined]
     shared = {
-        "b": ready(*parts[1::2], **dict(list(squares.items())[1::2])),
-        "a": ready(*parts[::2], **dict(list(squares.items())[::2])),
+        "b": ready(*parts[1::2], squares=dict(list(squares.items())[1::2])),
+        "a": ready(*parts[::2], squares=dict(list(squares.items())[::2])),
     }
     assert judge(shared, list(squares), None, 0) == whole
     assert whole.loss == pytest.approx(sum(losses) / len(losses), abs=1e-6)
 
 
 def test_the_norm_is_over_the_parameters_asked_for_and_long_gradients_are_clipped() -> None:
-    reports = {"a": ready(w=9.0, stranger=1e9), "b": ready(v=16.0)}
+    reports = {"a": ready(squares={"w": 9.0, "stranger": 1e9}), "b": ready(squares={"v": 16.0})}
     long, short = (judge(reports, ("w", "v"), limit, 0) for limit in (1.0, 10.0))
     assert (long.kind, long.gradient_norm) == ("commit", 5.0)
     assert long.clip == pytest.approx(0.2, rel=1e-5)

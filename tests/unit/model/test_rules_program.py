@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import functools
 import math
 import os
@@ -97,7 +99,7 @@ def test_non_finite_numbers_survive(built):
 
 
 def replace_programs(built, programs):
-    return type(built)(programs=programs, state=built.state)
+    return dataclasses.replace(built, programs=programs)
 
 
 def test_non_finite_constants_survive_bit_by_bit(built):

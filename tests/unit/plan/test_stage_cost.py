@@ -88,6 +88,16 @@ def test_the_deepest_and_the_shallowest_are_tried_and_less_memory_makes_them_les
     assert shapes(1000, 0) == []
 
 
+def test_no_stage_is_as_deep_as_the_one_before() -> None:
+    facts, seen = a_model(0, 6, weight=2e4), set()
+    for memory in range(8_000_000, 0, -200_000):
+        cost = CostModel(facts, a_profile(0, facts, [1.0] * 3, memory=(memory, 0, 0)), ROWS, 8)
+        cuts = Shapes(cost, few=False, plain=True).of((("d0",), ("d1",), ("d2",)), [4, 5, 6])
+        seen |= {shape.depths for shape in list(cuts)[:1]}
+    assert {(5, 3, 1), (3, 2, 1)} <= seen
+    assert all(a > b > c for a, b, c in seen)
+
+
 def busiest_s(*, trunk: str) -> float:
     """Of a round of two devices with a hundred bytes a row there and sixty back."""
     facts = a_model(0, 6, weight=2e4)
