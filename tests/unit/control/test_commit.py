@@ -47,13 +47,13 @@ def test_the_norm_is_over_the_parameters_asked_for_and_long_gradients_are_clippe
         ready(finite=False),
         ready(LossPart(0, 0, math.nan, 1.0)),
         ready(LossPart(0, 0, math.inf, 1.0)),
-        ready(w=math.inf),
-        ready(w=math.nan),
-        ready(w=-2.0),
+        ready(squares={"w": math.inf}),
+        ready(squares={"w": math.nan}),
+        ready(squares={"w": -2.0}),
     ],
 )
 def test_what_is_not_finite_is_tried_once_more_and_then_ends_the_run(report: Ready) -> None:
-    reports = {"a": ready(v=1.0), "b": report}
+    reports = {"a": ready(squares={"v": 1.0}), "b": report}
     first, second = (judge(reports, ("v", "w"), 1.0, attempt) for attempt in (0, 1))
     assert (first.kind, second.kind) == ("retry", "stop")
     assert first.clip == 1.0

@@ -18,6 +18,7 @@ from potluck.types import DeviceSpec, Held
 from potluck.wire.channel import Received
 from potluck.wire.control_channel import ControlServer
 from potluck.wire.messages import FromAgent, FromCoordinator, Stop, Welcome
+from potluck.wire.trust import ON_THIS_MACHINE
 
 SOON_S = 20.0
 HELLO = first_words(DeviceSpec(name="a"), chaos=False, insists=True)
@@ -49,7 +50,7 @@ def answering(server: Server, *answers: FromCoordinator) -> threading.Thread:
 def test_whoever_turns_it_away_is_asked_again_and_whoever_lets_it_in_is_the_coordinator(server: Server) -> None:
     welcome = Welcome(name="a", carrier="zmq")
     thread = answering(server, Stop(reason="the name a is taken"), welcome)
-    client = found_again(server.address, HELLO, SOON_S, lambda: False)
+    client = found_again(server.address, HELLO, SOON_S, lambda: False, ON_THIS_MACHINE)
     thread.join(SOON_S)
     assert client is not None
     try:
@@ -59,8 +60,8 @@ def test_whoever_turns_it_away_is_asked_again_and_whoever_lets_it_in_is_the_coor
 
 
 def test_it_looks_no_longer_than_it_holds_or_once_it_is_closed(server: Server) -> None:
-    assert found_again(server.address, HELLO, 0.0, lambda: False) is None
-    assert found_again(server.address, HELLO, SOON_S, lambda: True) is None
+    assert found_again(server.address, HELLO, 0.0, lambda: False, ON_THIS_MACHINE) is None
+    assert found_again(server.address, HELLO, SOON_S, lambda: True, ON_THIS_MACHINE) is None
     assert server.events.empty()
 
 

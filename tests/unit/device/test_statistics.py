@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from potluck.compute.running_buffers import Statistic
-from potluck.device.stage.statistics import Statistics, merged, read, written
+from potluck.compute.running_buffers import Statistic, Statistics
+from potluck.device.stage.statistics import merged, read, written
 from potluck.errors import LinkError
 
 

@@ -37,7 +37,7 @@ class Mixture(nn.Module):
         with torch.no_grad():
             mask = self.frozen(x) > 0
         x = x.masked_fill(mask, float("-inf")).clamp(min=-1)
-        return (x.unsqueeze(1) * self.scale).squeeze().reshape(x.shape[0] * WIDTH).reshape(-1, WIDTH)
+        return (x.unsqueeze(1) * self.get_buffer("scale")).squeeze().reshape(x.shape[0] * WIDTH).reshape(-1, WIDTH)
 
 
 @pytest.fixture(scope="module")

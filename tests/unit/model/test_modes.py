@@ -54,14 +54,14 @@ def test_a_model_that_is_switched_off_is_switched_on() -> None:
 
 def test_what_came_frozen_in_a_model_that_trains_stays_frozen() -> None:
     model = a_model()
-    model[1][1].eval()
+    model.get_submodule("1.1").eval()
     switch_to_training(model)
     assert training(model) == ["", "0", "1", "1.0"]
 
 
 def test_a_model_that_is_off_but_for_a_part_is_refused_with_both_ways_out() -> None:
     model = a_model().eval()
-    model[1][0].train()
+    model.get_submodule("1.0").train()
     with pytest.raises(
         ModelError, match=r"'1\.0' in it is in training mode; call model\.train\(\).*model\.training = "
     ):

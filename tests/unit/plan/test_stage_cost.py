@@ -9,10 +9,12 @@ from potluck.plan.cost.round_time import CostModel
 from potluck.plan.cost.shared_lines import Trunks
 from potluck.plan.cost.stage_cost import Bytes, Station, Stations
 from potluck.plan.cost.tables import Tables
+from potluck.plan.schedule.known_schedules import schedule_named
 from potluck.plan.search.shapes import Shapes
 from potluck.types import Member, Stage
 from tests.unit.plan.instances import a_model, a_profile
 
+ONE_F_ONE_B = schedule_named("1f1b")
 ROWS, MICRO_BATCHES = 8, 4
 WHOLE = (0, 6)
 PAIR = ("d0", "d1")
@@ -22,7 +24,9 @@ def stations(
     *, memory: tuple[int, ...] = (), coupled: tuple[int, ...] = (), exclusive: tuple[int, ...] = ()
 ) -> Stations:
     facts = a_model(0, 6, coupled=coupled, exclusive=exclusive, weight=2e4)
-    return Stations(facts, Tables(a_profile(0, facts, [1.0, 3.0], memory=memory)), ROWS, MICRO_BATCHES)
+    return Stations(
+        facts, Tables(a_profile(0, facts, [1.0, 3.0], memory=memory)), ROWS, MICRO_BATCHES, schedule_named("1f1b")
+    )
 
 
 def test_the_busiest_member_sets_the_pace_and_every_turn_its_passage() -> None:
@@ -33,8 +37,9 @@ def test_the_busiest_member_sets_the_pace_and_every_turn_its_passage() -> None:
 
 
 def test_what_a_member_needs_grows_with_what_is_in_flight_and_never_falls_below_the_floor() -> None:
-    size = Bytes(fixed=100, kept=10, waiting=5, floor=125)
-    assert [size.need(flying, 1) for flying in (0, 2, 3)] == [130, 130, 135]
+    size = Bytes(fixed=100, kept=10, waiting=5, floor=125, version=40)
+    assert [size.need(flying, 1, 1) for flying in (0, 2, 3)] == [130, 130, 135]
+    assert size.need(0, 1, 3) == 130 + 2 * 40
 
 
 def test_a_faster_device_gets_more_of_a_stage_and_both_are_faster_than_one() -> None:
@@ -62,7 +67,9 @@ def test_blocks_say_how_they_may_be_shared(limits: dict[str, tuple[int, ...]], k
 def test_what_does_not_fit_is_no_station_and_recomputing_needs_less() -> None:
     assert stations(memory=(1000, 1000)).best(WHOLE, ("d0",), 1) is None
     sizes = [
-        station.bytes[0].need(4, 0) for again in (False, True) if (station := stations().best(WHOLE, ("d0",), 4, again))
+        station.bytes[0].need(4, 0, 1)
+        for again in (False, True)
+        if (station := stations().best(WHOLE, ("d0",), 4, again))
     ]
     assert sizes[0] > sizes[1]
 
@@ -103,7 +110,7 @@ def busiest_s(*, trunk: str) -> float:
     facts = a_model(0, 6, weight=2e4)
     profile = a_profile(0, facts, [1.0, 1.0], bandwidth=1000.0)
     links = tuple(replace(link, trunk=trunk if link.source == "d0" else "") for link in profile.links)
-    found = Stations(facts, Tables(replace(profile, links=links)), ROWS, MICRO_BATCHES)
+    found = Stations(facts, Tables(replace(profile, links=links)), ROWS, MICRO_BATCHES, ONE_F_ONE_B)
     line = found.best((0, 3), ("d0",), 2), found.best((3, 6), ("d1",), 1)
     assert line[0] is not None
     assert line[1] is not None

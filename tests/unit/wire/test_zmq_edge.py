@@ -32,7 +32,7 @@ def router(context: zmq.Context[Socket]) -> Socket:
 
 @pytest.fixture
 def edge(context: zmq.Context[Socket], router: Socket) -> Iterator[ZmqEdge]:
-    edge = ZmqEdge(context, "me", 7, router.getsockopt_string(zmq.LAST_ENDPOINT), silence_s=60.0)
+    edge = ZmqEdge(context, "me", 7, router.getsockopt_string(zmq.LAST_ENDPOINT), silence_s=60.0, keys=())
     yield edge
     edge.close()
 
@@ -60,7 +60,7 @@ def test_nothing_is_lost_while_nobody_listens(context: zmq.Context[Socket]) -> N
     reserved.bind("tcp://127.0.0.1:*")
     address = reserved.getsockopt_string(zmq.LAST_ENDPOINT)
     reserved.unbind(address)
-    edge = ZmqEdge(context, "me", 1, address, silence_s=60.0)
+    edge = ZmqEdge(context, "me", 1, address, silence_s=60.0, keys=())
     try:
         edge.waiting.append((Tag("data"), [memoryview(b"x")]))
         assert not edge.flush()
@@ -100,7 +100,7 @@ def test_a_connection_that_stood_and_closed_is_broken(edge: ZmqEdge, router: Soc
 
 def test_an_address_that_makes_no_sense_is_an_error_and_leaves_no_socket(context: zmq.Context[Socket]) -> None:
     with pytest.raises(zmq.ZMQError) as caught:
-        ZmqEdge(context, "me", 1, "nonsense", silence_s=60.0)
+        ZmqEdge(context, "me", 1, "nonsense", silence_s=60.0, keys=())
     edge = next(entry.locals["self"] for entry in caught.traceback if isinstance(entry.locals.get("self"), ZmqEdge))
     assert edge.socket.closed
     assert edge.monitor.closed
