@@ -12,6 +12,8 @@ from potluck.cli.display.choose import open_display
 from potluck.cli.display.lines import LineDisplay
 from potluck.cli.display.measuring import Lines, measure_display
 from potluck.cli.display.working import EVERY_S, working
+from potluck.metrics.records import IncidentRecord
+from potluck.metrics.watcher import Watcher
 
 
 class Terminal(io.StringIO):
@@ -56,3 +58,11 @@ def test_the_first_words_are_said_at_once_though_the_clock_began_just_now(
     with working() as say:
         say("first")
     assert capsys.readouterr().err == "first\n"
+
+
+def test_a_display_watches_a_run() -> None:
+    stream = io.StringIO()
+    watcher: Watcher = LineDisplay(stream)
+    watcher.record(IncidentRecord(kind="lost", round=3, device="pi", what="pi is gone", action="going on", at_s=1.0))
+    watcher.lanes(3, {"pi": 0.5})
+    assert "pi is gone" in stream.getvalue()

@@ -24,6 +24,8 @@ FEEDS = {"input": torch.ones(ROWS, WIDTH), "label": torch.ones(ROWS, WIDTH)}
 class Mixture(nn.Module):
     """Something of everything that is rewritten."""
 
+    scale: Tensor
+
     def __init__(self) -> None:
         super().__init__()
         self.first, self.norm = nn.Linear(WIDTH, WIDTH), nn.BatchNorm1d(WIDTH)
