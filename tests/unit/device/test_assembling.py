@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from typing import cast
 
 import pytest
 import torch
@@ -78,7 +77,7 @@ def test_whoever_does_not_take_what_is_given_is_waited_for_no_longer_than_the_li
         def send(self, *words: object, **more: object) -> None:
             over.wait(20.0)
 
-    link = Stuck("a", cast(MemoryLink, memory_links("a")[0]).post, 2)
+    link = Stuck("a", memory_links("a")[0].post, 2)
     try:
         with pytest.raises(LinkTimeout, match="others did not take what a gives"):
             put_together(link, order(move("a", "b", "u")), "a", keeper(), 0.05)
