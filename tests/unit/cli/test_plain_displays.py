@@ -64,5 +64,4 @@ def test_a_display_watches_a_run() -> None:
     stream = io.StringIO()
     watcher: Watcher = LineDisplay(stream)
     watcher.record(IncidentRecord(kind="lost", round=3, device="pi", what="pi is gone", action="going on", at_s=1.0))
-    watcher.lanes(3, {"pi": 0.5})
     assert "pi is gone" in stream.getvalue()

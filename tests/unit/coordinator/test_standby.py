@@ -20,8 +20,8 @@ class Term:
         self.sent: list[tuple[str, str]] = []
         self.records: list[IdleDevices] = []
         roster = SimpleNamespace(links=self.links, send=self._send)
-        session = SimpleNamespace(roster=roster, idle=lambda: self.reasons, term=1, started_s=0.0)
-        self._standby = Standby(cast(Any, session), self.records.append)
+        run = SimpleNamespace(roster=roster, idle=lambda: self.reasons, started_s=0.0)
+        self._standby = Standby(cast(Any, SimpleNamespace(run=run, term=1)), self.records.append)
 
     def _send(self, device: str, message: StandBy) -> None:
         self.sent.append((device, message.reason.why))

@@ -21,6 +21,7 @@ FIRST = ParameterBucket(0, "c", HOLDERS, ("w", "v"), statistics=True)
 SECOND = ParameterBucket(1, "a", HOLDERS, ("u",))
 OTHERS = ParameterBucket(2, "x", ("x", "y"), ("elsewhere",))
 SUMS = Sums((FIRST, SECOND, OTHERS))
+ROUND = 4
 
 
 class Stage:
@@ -32,9 +33,10 @@ class Stage:
         self.parameters = {name: torch.zeros(3) for name in NAMES}
         for parameter in self.parameters.values():
             parameter.grad = torch.randn(3, generator=random)
-        self.running = SimpleNamespace(statistics={(0, 0): Statistic(torch.tensor([float(seed)]), 1)})
+        self.running = SimpleNamespace(statistics={ROUND: {(0, 0): Statistic(torch.tensor([float(seed)]), 1)}})
+        self.versions = SimpleNamespace(for_step=lambda round: self.parameters)
 
-    def set_gradients(self, gradients: Mapping[str, torch.Tensor | None]) -> None:
+    def set_gradients(self, round: int, gradients: Mapping[str, torch.Tensor | None]) -> None:
         for name, gradient in gradients.items():
             self.parameters[name].grad = gradient
 
@@ -78,7 +80,7 @@ def test_everybody_has_the_sum_of_all_in_the_order_of_the_plan() -> None:
     stages, reducers, links = members()
     expected = added_up(stages)
     for one in reducers:
-        one.begin(4)
+        one.begin(ROUND)
     finish(reducers)
     assert [stage.gradients for stage in stages] == [expected] * 3
     assert not any(links[0].post.values())
@@ -87,10 +89,10 @@ def test_everybody_has_the_sum_of_all_in_the_order_of_the_plan() -> None:
 def test_statistics_of_the_group_travel_with_their_bucket() -> None:
     stages, reducers, _ = members()
     for one in reducers:
-        one.begin(4)
+        one.begin(ROUND)
     finish(reducers)
     for stage in stages:
-        [statistic] = stage.running.statistics.values()
+        [statistic] = stage.running.statistics[ROUND].values()
         assert (statistic.flat.tolist(), statistic.rows) == ([2.0], 3)
 
 
@@ -102,7 +104,7 @@ def test_a_parameter_that_nobody_has_a_gradient_of_stays_without_and_others_coun
     stages[1].parameters["u"].grad = None
     stages[2].parameters["u"].grad = torch.ones(3)
     for one in reducers:
-        one.begin(4)
+        one.begin(ROUND)
     finish(reducers)
     assert [stage.gradients["w"] for stage in stages] == [None] * 3
     assert [stage.gradients["u"] for stage in stages] == [[2.0] * 3] * 3
@@ -111,7 +113,7 @@ def test_a_parameter_that_nobody_has_a_gradient_of_stays_without_and_others_coun
 def test_a_bucket_goes_out_once_when_its_last_gradient_is_ready_and_never_waits() -> None:
     _, (a, b, _), links = members()
     for one in (a, b):
-        one.begin(4)
+        one.begin(ROUND)
     b.ready("w")
     b.ready("unknown")
     assert links[1].sent == []
@@ -124,7 +126,7 @@ def test_a_bucket_goes_out_once_when_its_last_gradient_is_ready_and_never_waits(
 
 def test_what_is_late_is_waited_for_at_the_end() -> None:
     _, (a, _, _), _ = members()
-    a.begin(4)
+    a.begin(ROUND)
     with pytest.raises(LinkTimeout, match="reduce"):
         a.finish(lambda: None)
 

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-import sympy  # type: ignore[import-untyped]
+import sympy
 from torch.utils._sympy.functions import FloorDiv, Mod, ToFloat
 
 from potluck.errors import ModelError
