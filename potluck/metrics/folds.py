@@ -31,18 +31,6 @@ def rounds(records: Iterable[Record]) -> list[RoundRecord]:
     return [r for _, r in sorted({r.round: r for r in records if isinstance(r, RoundRecord)}.items())]
 
 
-def loss_curve(records: Iterable[Record]) -> list[tuple[int, float]]:
-    """(round, loss) of every committed round, in order."""
-    return [(r.round, r.loss) for r in rounds(records)]
-
-
-def evaluation_curve(records: Iterable[Record], metric: str = "loss") -> list[tuple[int, float]]:
-    """(rounds committed, value) of every evaluation that has the metric, in order."""
-    found = {r.round: r for r in records if isinstance(r, EvaluationRecord)}
-    values = [(n, r.loss if metric == "loss" else r.metrics.get(metric)) for n, r in sorted(found.items())]
-    return [(n, value) for n, value in values if value is not None]
-
-
 def throughput(records: Iterable[Record], *, last: int | None = None) -> float:
     """Samples per second over the committed rounds, or over only the last few of them; 0 before the first."""
     chosen = rounds(records)

@@ -213,13 +213,3 @@ def bound_words(round_s: float, bound_s: float) -> str:
     above = round_s / bound_s - 1
     near = "which this plan reaches" if above < 0.005 else f"and this plan is {above:.0%} above it"
     return f"no plan can take less than {1e3 * bound_s:,.1f} ms a round, {near}"
-
-
-def runner_up_words(plan: Plan, other: Plan, seconds: float, other_s: float) -> str:
-    """What the next best plan is, and what it loses."""
-    shape = " | ".join(f"{'+'.join(m.device for m in s.group)} [{s.blocks[0]}, {s.blocks[1]})" for s in other.stages)
-    loses = (other_s / other.batch_size) / (seconds / plan.batch_size) - 1
-    if loses < 0:
-        more = len(other.devices) - len(plan.devices)
-        return f"{shape}: {-loses:.1%} faster, with {more} {'device' if more == 1 else 'devices'} more"
-    return f"{shape}: {loses:.1%} slower"

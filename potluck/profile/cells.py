@@ -139,11 +139,6 @@ def _step_s(cell: Timing) -> float:
     return cell.forward_s + cell.backward_s
 
 
-def filled_in(profile: BlockProfile) -> int:
-    """How many cells of a block were not measured."""
-    return sum(not cell.measured for cell in profile.timings)
-
-
 def only(profile: BlockProfile, rows: int) -> Timing:
     """The cell of a block at a row count it has."""
     return next(cell for cell in profile.timings if cell.rows == rows)

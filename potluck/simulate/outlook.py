@@ -57,11 +57,6 @@ class Outlook:
         """Whether every device has the memory."""
         return not any(d.missing_bytes for d in self.devices)
 
-    @property
-    def last_round(self) -> tuple[Span, ...]:
-        """What happened in the round that counts."""
-        return tuple(s for s in self.spans if s.round == len(self.ends_s) - 1)
-
 
 def run(
     plan: Plan,

@@ -6,7 +6,6 @@ weights is drawn at once, so that thousands of workers can be simulated.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -51,7 +50,3 @@ class Problem:
         spread = self.rate * self.noise * np.sqrt((1 - still**2) / (1 - left**2))
         found: Vector = minimum + still * (weights - minimum) + spread * chance.standard_normal(len(weights))
         return found
-
-    def time_constant(self) -> float:
-        """Steps after which the flattest axis is down to 1/e."""
-        return -1 / math.log(1 - self.rate * float(self.steepness.min()))

@@ -29,7 +29,7 @@ MAX_STRANGERS = 1024  # connected and not yet accepted
 STRANGER_MESSAGES = 16  # that one who is not yet accepted may send: a greeting is enough,
 STRANGER_BYTES = 256 * 1024  # and short
 CLOSE_S = 1.0
-GOODBYE = "the other side closed"
+_GOODBYE = "the other side closed"
 SILENT = "nothing was heard"
 
 
@@ -87,11 +87,6 @@ class Disconnected:
 
     peer_id: int
     why: str
-
-    @property
-    def said_goodbye(self) -> bool:
-        """Whether the other side closed it in order, rather than vanish."""
-        return self.why.startswith(GOODBYE)
 
     @property
     def silent(self) -> bool:
@@ -234,7 +229,7 @@ class Conversation(Generic[In]):
                 case WSMsgType.PONG:
                     pass
                 case WSMsgType.CLOSE:
-                    return f"{GOODBYE}: {message.extra or 'no reason given'}"
+                    return f"{_GOODBYE}: {message.extra or 'no reason given'}"
                 case WSMsgType.BINARY:
                     return "it sent a malformed message: binary where JSON text is expected"
                 case WSMsgType.ERROR:

@@ -119,13 +119,6 @@ def test_a_damaged_line_is_named(path):
             list(read(path))
 
 
-def test_curves_show_each_round_once():
-    assert folds.loss_curve(EVERY) == [(0, 2.0), (1, 1.5), (2, 1.2)]
-    assert folds.evaluation_curve(EVERY) == [(2, 1.6), (3, 1.7)]
-    assert folds.evaluation_curve(EVERY, "accuracy") == [(2, 0.5), (3, 0.4)]
-    assert folds.evaluation_curve(EVERY, "f1") == []
-
-
 def test_throughput():
     assert folds.throughput(EVERY) == 30 / 3.0
     assert folds.throughput(EVERY, last=1) == 10 / 2.0
