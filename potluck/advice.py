@@ -35,6 +35,11 @@ def mending(text: str, otherwise: str) -> str:
     return next((mended for words, mended in _MENDED if re.search(words, text)), otherwise)
 
 
+def said(error: BaseException) -> str:
+    """What an error says, in one line and not too long: it may quote a file or a program, which may say anything."""
+    return " ".join(str(error).split())[:300]
+
+
 def one_line(error: BaseException) -> str:
     """An error of somebody else's code in one line, not too long."""
     return " ".join(f"{type(error).__name__}: {error}".split())[:300]

@@ -299,7 +299,6 @@ class Profile(Value, frozen=True, kw_only=True):
     commit_s: float = 0.0  # from the last *ready* until every device has begun its update
 
     def device(self, name: str) -> DeviceProfile:
-        """The profile of one device."""
         for found in self.devices:
             if found.device.name == name:
                 return found

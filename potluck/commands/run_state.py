@@ -83,7 +83,6 @@ class FoundRun:
 
 
 def look(run_dir: Path) -> FoundRun:
-    """What a run has come to."""
     facts = written(run_dir)
     process = alive(facts)  # first: what a process wrote before it ended is then among the records
     records = Followed(run_dir)

@@ -19,7 +19,6 @@ def register(codec: Codec) -> None:
 
 
 def codec_named(name: str) -> Codec:
-    """The codec of that name."""
     if name not in _known:
         raise InputError(f"codec {name!r}: {unknown_codec()}")
     return _known[name]
@@ -31,7 +30,6 @@ def unknown_codec() -> str:
 
 
 def is_known(name: str) -> bool:
-    """Whether a codec has that name."""
     return name in _known
 
 

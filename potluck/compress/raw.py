@@ -21,7 +21,6 @@ class Raw:
     exact = True
 
     def bytes(self, shape: tuple[int, ...], dtype: str) -> int:
-        """Every element."""
         return math.prod(shape) * ITEM_BYTES.get(dtype, _WIDEST)
 
     def seconds(self, device: DeviceProfile) -> float:
@@ -29,9 +28,7 @@ class Raw:
         return 0.0
 
     def encode(self, tensor: torch.Tensor) -> Sequence[torch.Tensor]:
-        """The tensor."""
         return [tensor]
 
     def decode(self, parts: Sequence[torch.Tensor], shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
-        """The tensor again."""
         return parts[0]

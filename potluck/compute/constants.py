@@ -9,7 +9,6 @@ from potluck.program.program import Program, shape_of, unpack_bytes
 
 
 def constant_tensor(program: Program, number: int, data: str) -> torch.Tensor:
-    """A constant that travelled with the program."""
     tensor = program.values[number]
     flat = torch.frombuffer(bytearray(unpack_bytes(data)) or bytearray(8), dtype=torch_constant("dtype", tensor.dtype))
     shape = shape_of(tensor, 1)

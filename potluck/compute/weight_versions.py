@@ -37,15 +37,12 @@ class OneVersion:
         self._newest = newest
 
     def for_forward(self, round: int, micro_batch: int) -> StageWeights:
-        """The newest."""
         return self._newest
 
     def for_backward(self, round: int, micro_batch: int) -> StageWeights:
-        """The newest."""
         return self._newest
 
     def for_step(self, round: int) -> StageWeights:
-        """The newest."""
         return self._newest
 
     def publish(self, round: int) -> None:

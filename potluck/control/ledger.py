@@ -39,7 +39,6 @@ class LedgerEntry(Value, frozen=True, kw_only=True):
 
 
 def entry(*, round: int, epoch: int, term: int, ids: Sequence[int], loss: float, digest: str) -> LedgerEntry:
-    """The ledger entry of a round."""
     return LedgerEntry(round=round, epoch=epoch, term=term, samples=pack(ids), loss=float(loss).hex(), digest=digest)
 
 

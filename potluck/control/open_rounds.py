@@ -59,7 +59,6 @@ class OpenRounds(Value, frozen=True, kw_only=True):
         return self._told(round, ()) if self.first <= round < self.next else self
 
     def written(self, round: int) -> OpenRounds:
-        """A round is committed."""
         return replace(self, first=round + 1, reports=self.reports[1:]) if self.may_commit(round) else self
 
     def abandon(self) -> OpenRounds:

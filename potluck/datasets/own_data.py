@@ -23,6 +23,7 @@ import numpy.typing as npt
 from safetensors import SafetensorError
 from safetensors.numpy import load_file
 
+from potluck.advice import said
 from potluck.datasets.own_sources import from_function, images
 from potluck.errors import InputError
 
@@ -143,7 +144,7 @@ def read_local(text: str) -> LocalData:
             return _stream(name, path)
         arrays = _archive(path) if path.suffix == ".npz" else load_file(path)
     except (OSError, EOFError, ValueError, zipfile.BadZipFile, zlib.error, SafetensorError) as error:
-        what = " ".join(str(error).split())[:200]
+        what = said(error)
         raise InputError(f"--data {name}: {path} cannot be read: {what}; write it again") from error
     return _checked(LocalData(name, path, dict(arrays)))
 

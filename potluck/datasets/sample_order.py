@@ -67,7 +67,6 @@ class SampleOrder:
 
     @property
     def rounds(self) -> int:
-        """How many rounds there are."""
         return self._rounds
 
     @property
@@ -76,7 +75,6 @@ class SampleOrder:
         return -(-self._rounds // self.rounds_per_epoch)
 
     def round(self, round: int) -> RoundSamples:
-        """The samples of a round."""
         _check_round(round, self._rounds)
         epoch, index = divmod(round, self.rounds_per_epoch)
         ids = self._order(epoch)[index * self.batch_size : (index + 1) * self.batch_size]
@@ -106,7 +104,6 @@ class PlainOrder:
         return -(-self.count // self.batch_size)
 
     def round(self, round: int) -> RoundSamples:
-        """The samples of a batch."""
         _check_round(round, self.rounds)
         start = round * self.batch_size
         return RoundSamples(0, round, tuple(range(start, min(start + self.batch_size, self.count))))

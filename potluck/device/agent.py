@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 import torch
 from msgspec.structs import replace
 
+from potluck.advice import one_line
 from potluck.compute.runner import StageState
 from potluck.control.agent_events import (
     AgentEvent,
@@ -123,9 +124,9 @@ class Agent:
         except Exception as error:
             traceback.print_exc()
             if is_out_of_memory(error):
-                self._fail(DeviceError(f"{OUT_OF_MEMORY} on {self._spec.name} ({_one_line(error)}); give it less"))
+                self._fail(DeviceError(f"{OUT_OF_MEMORY} on {self._spec.name} ({one_line(error)}); give it less"))
                 return 3
-            self._fail(DeviceError(_one_line(error)))
+            self._fail(DeviceError(one_line(error)))
             return 3
 
     def _back(self) -> Hello:
@@ -168,7 +169,7 @@ class Agent:
             self._sort_orders()
         except Exception as error:
             traceback.print_exc()
-            self._work.put(Leave(reason=_one_line(error), in_order=False))
+            self._work.put(Leave(reason=one_line(error), in_order=False))
 
     def _sort_orders(self) -> None:
         """Sorts what the coordinator says."""
@@ -351,7 +352,3 @@ class Agent:
         if self._link is None:
             raise DeviceError("a plan came before the welcome; join again")
         return self._link
-
-
-def _one_line(error: Exception) -> str:
-    return " ".join(f"{type(error).__name__}: {error}".split())[:500]

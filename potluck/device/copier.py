@@ -113,7 +113,6 @@ class _Cost:
         self._since: tuple[float, float] | None = None  # when the copy began, by the clock and in CPU time
 
     def begin(self) -> None:
-        """A copy begins."""
         with self._lock:
             self._look()
             self._copying_s, self._since = 0.0, (time.monotonic(), time.process_time())

@@ -57,7 +57,6 @@ def subset(state: StageState, names: Iterable[str]) -> StageState:
 
 
 def joined(parts: Iterable[StageState]) -> StageState:
-    """Several parts as one state."""
     whole = StageState({}, {})
     for part in parts:
         whole.parameters.update(part.parameters)

@@ -115,7 +115,6 @@ class StageHolder:
         return state.phase != "preparing" or state.stop is not None or state.force != order
 
     def _made(self, link: Link, order: Prepare, state: StageState, programs: ProgramPair) -> Executor:
-        """What trains a stage."""
         site, sums = site_of(link, order, self._spec.name, state, programs, self._device, self.timeout_s)
         committer: Committer
         if order.own_commit:

@@ -182,7 +182,6 @@ class RecordLog:
         self._journal.append(encode(record), durable=False)
 
     def close(self) -> None:
-        """Close the file."""
         self._journal.close()
 
 

@@ -77,7 +77,6 @@ class RunView:
         return -(-self.rounds // self.rounds_per_epoch)
 
     def see(self, record: Record, now_s: float) -> None:
-        """Takes a record in."""
         match record:
             case RunStarted():
                 self.first_round = self.done = record.round

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Protocol
 
+from potluck.advice import one_line
 from potluck.metrics.records import Record
 
 
@@ -79,7 +80,7 @@ class RunSinks:
         try:
             yield
         except Exception as error:  # it may fail in any way
-            why = " ".join(f"{type(error).__name__}: {error}".split())
+            why = one_line(error)
             name = getattr(culprit, "__qualname__", type(culprit).__qualname__)
             self._warn(f"metrics sink {name} failed ({why}); training goes on without it")
             self._sinks = [sink for sink in self._sinks if sink is not culprit]

@@ -65,7 +65,6 @@ class Writer:
         self.no_grad = False
 
     def write(self, mode: Literal["train", "eval"]) -> Program:
-        """The program."""
         graph = self.exported.graph_module.graph
         self.aliases.number(graph)
         self._placeholders(graph)
@@ -217,7 +216,6 @@ class Writer:
         self.aliases.add(node)
 
     def argument(self, value: Any) -> Arg:
-        """An argument as data."""
         if isinstance(value, fx.Node):
             found = self.env.get(value)
             if found is None or isinstance(found, tuple):

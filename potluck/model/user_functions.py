@@ -8,6 +8,7 @@ from typing import Any, Literal
 import torch
 from torch.nn import functional
 
+from potluck.advice import one_line
 from potluck.errors import ModelError
 from potluck.model.outputs import described, parts_of
 
@@ -21,7 +22,7 @@ def call_function(field: Field, function: Callable[..., Any], outputs: Any, labe
     except (TypeError, AttributeError) as error:
         if isinstance(outputs, torch.Tensor) or type(outputs).__name__ not in str(error):
             raise
-        reason = " ".join(f"{type(error).__name__}: {error}".split())[:300]
+        reason = one_line(error)
         instead = _instead(field, function, outputs, labels)
         raise ModelError(
             f"the model returns {described(outputs)}; take what the {field} needs: {instead} ({reason})"

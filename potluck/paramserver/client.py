@@ -87,7 +87,6 @@ class Client:
         return self.next(now_s)
 
     def next(self, now_s: float) -> Next:
-        """What to do now."""
         if self.stands_still:
             return Next.WAIT
         pace = self._pace

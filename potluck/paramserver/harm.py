@@ -31,5 +31,4 @@ class Norms:
         return ""
 
     def left(self, worker: str) -> None:
-        """Forgets a worker."""
         self._recent.pop(worker, None)

@@ -40,7 +40,6 @@ def register(name: str, factory: Factory) -> None:
 
 
 def policy_names() -> tuple[str, ...]:
-    """Every policy that there is."""
     return tuple(_FACTORIES)
 
 

@@ -109,7 +109,6 @@ class ParameterServer:
 
     @property
     def weights(self) -> Weights:
-        """The newest."""
         with self._lock:
             return self._newest()
 

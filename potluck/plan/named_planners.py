@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from difflib import get_close_matches
-
 from msgspec.structs import replace
 
+from potluck.advice import did_you_mean, one_line
 from potluck.errors import InputError, PlanError
 from potluck.plan.baselines import PLANNERS, Planner
 from potluck.plan.validate import validate
@@ -34,9 +33,7 @@ def check_planner(name: str) -> None:
     """Raises unless there is such a planner."""
     names = planner_names()
     if name not in names:
-        near = get_close_matches(name, names, n=1)
-        hint = f"did you mean {near[0]}?" if near else f"give one of {', '.join(names)}"
-        raise InputError(f"--planner: {name!r} is not known; {hint}")
+        raise InputError(f"--planner: {name!r} is not known; {did_you_mean(name, names)}")
 
 
 def planned_by(name: str, facts: ModelFacts, profile: Profile, micro_batch_size: int, micro_batches: int) -> Plan:
@@ -47,7 +44,7 @@ def planned_by(name: str, facts: ModelFacts, profile: Profile, micro_batch_size:
         plan = _ADDED[name](facts, profile, micro_batch_size, micro_batches)
         validate(plan, facts, Fleet(devices=tuple(replace(d.device, memory_bytes=0) for d in profile.devices)))
     except Exception as error:
-        why = " ".join(f"{type(error).__name__}: {error}".split())
+        why = one_line(error)
         raise PlanError(
             f"--planner: {name} made no plan that can be run ({why}); repair it, or name another"
         ) from error

@@ -82,7 +82,6 @@ class Store:
         self.folder, self._note = folder, note
 
     def path(self, key: DeviceKey | NetworkKey) -> Path:
-        """The file of a key."""
         name = f"{key.program[:8]}-{key.device.name}" if isinstance(key, DeviceKey) else "network"
         return self.folder / f"{name}-{hashlib.sha256(msgspec.json.encode(key)).hexdigest()[:16]}.json"
 

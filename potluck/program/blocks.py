@@ -25,7 +25,6 @@ def value_bytes(tensor: Tensor, rows: int) -> int:
 
 
 def sample_bytes(tensor: Tensor) -> int:
-    """Bytes of one more sample."""
     return value_bytes(tensor, 3) - value_bytes(tensor, 2)
 
 

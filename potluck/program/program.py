@@ -160,11 +160,6 @@ def encode(programs: ProgramPair) -> bytes:
     return msgspec.json.encode(programs)
 
 
-def one_line(error: Exception) -> str:
-    """What an error says, fit for a line: it may quote the program, which may say anything."""
-    return " ".join(str(error).split())[:300]
-
-
 def evaluate_size(tree: SizeTree, b: int) -> int | float:
     """The size of a tree when the batch has b rows."""
     if isinstance(tree, str):

@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 
+from potluck.advice import said
 from potluck.errors import InputError
 from potluck.program.operators import OURS, allowed
 from potluck.program.program import (
@@ -28,7 +29,6 @@ from potluck.program.program import (
     Tensor,
     evaluate_size,
     inputs_of,
-    one_line,
     shape_of,
     unpack_bytes,
 )
@@ -65,7 +65,7 @@ def check(programs: ProgramPair) -> None:
         try:
             _Checker(program).check()
         except InputError as error:
-            what = f"program ({program.mode}): {one_line(error)}"
+            what = f"program ({program.mode}): {said(error)}"
             raise InputError(f"{what}; it is damaged or was not made by potluck") from None
     if programs.train.block_count != programs.eval.block_count:
         _refuse("training and evaluation are cut into different numbers of blocks")
@@ -249,6 +249,6 @@ def decode(data: bytes) -> ProgramPair:
     try:
         programs = msgspec.json.decode(data, type=ProgramPair)
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
-        raise InputError(f"program: not a potluck program of format {FORMAT}: {one_line(error)}") from None
+        raise InputError(f"program: not a potluck program of format {FORMAT}: {said(error)}") from None
     check(programs)
     return programs

@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping
 from importlib.metadata import entry_points
 from pathlib import Path
 
+from potluck.advice import one_line
 from potluck.errors import InputError
 
 VARIABLE = "POTLUCK_EXTENSIONS"  # names of modules and paths of .py files, separated by commas
@@ -41,7 +42,7 @@ def _tried(load: Callable[[], object], what: str, fix: str) -> None:
     try:
         load()
     except (Exception, SystemExit) as error:  # an extension may fail in any way
-        why = " ".join(f"{type(error).__name__}: {error}".split())
+        why = one_line(error)
         raise InputError(f"{what} cannot be imported ({why}); {fix}") from error
 
 

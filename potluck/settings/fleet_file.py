@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from potluck import units
-from potluck.advice import did_you_mean
+from potluck.advice import did_you_mean, said
 from potluck.errors import InputError
 from potluck.types import DeviceSpec, Fleet, LinkSpec
 
@@ -193,5 +193,5 @@ def _parse(path: Path) -> dict[str, Any]:
     except OSError as error:
         raise InputError(f"{path}: cannot be read ({error.strerror}); give the path of a fleet file") from None
     except (ValueError, RecursionError) as error:  # of the decoder, also for a number of thousands of digits
-        why = " ".join(str(error).split())[:200]
+        why = said(error)
         raise InputError(f"{path}: not TOML ({why}); write it as in docs/planning.md") from None

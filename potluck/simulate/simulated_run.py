@@ -62,7 +62,6 @@ class SimulatedRun:
 
     @property
     def up(self) -> bool:
-        """Whether there is a coordinator."""
         return self.coordinator.up
 
     @property

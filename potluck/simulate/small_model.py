@@ -17,7 +17,6 @@ class SmallModel:
         self.sizes: Mapping[str, int] = {**{f"b{i}": 10 for i in range(BLOCKS)}, TIED: 30}
 
     def names(self, plan: Plan, stage: int) -> frozenset[str]:
-        """Tensors of a stage."""
         blocks = range(*plan.stages[stage].blocks)
         tied = {TIED} if 0 in blocks or BLOCKS - 1 in blocks else set()
         return frozenset({f"b{i}" for i in blocks} | tied)

@@ -38,7 +38,6 @@ def with_device(profile: Profile, spec: DeviceSpec, like: str | None = None) -> 
 
 
 def without_device(profile: Profile, name: str) -> Profile:
-    """One device less."""
     profile.device(name)  # which names those there are
     if len(profile.devices) == 1:
         raise InputError(f"--remove: {name!r} is the only device; leave one")

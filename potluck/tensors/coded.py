@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import torch
 
+from potluck.advice import said
 from potluck.compress.codec import FLOATS, Codec
 from potluck.errors import LinkError
 from potluck.tensors.parcels import pack, unpack
@@ -62,7 +63,7 @@ def _decoded(parts: Iterator[torch.Tensor | None], codec: Codec, like: Like) -> 
     try:
         tensor = codec.decode(found, like.shape, like.dtype)
     except Exception as error:  # of a codec that was given what another has not made
-        what = " ".join(str(error).split())[:200]
+        what = said(error)
         raise LinkError(f"codec {codec.name!r} cannot decode a message ({what}); the link is broken") from error
     if tuple(tensor.shape) != like.shape or tensor.dtype != like.dtype:
         got = f"{tuple(tensor.shape)} {tensor.dtype} instead of {like.shape} {like.dtype}"

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 import msgspec
 import torch
 
+from potluck.advice import said
 from potluck.compute.our_operators import torch_constant
 from potluck.errors import LinkError
 from potluck.types import ITEM_BYTES
@@ -79,7 +80,7 @@ def _tensor(head: _Head, raw: memoryview, device: torch.device, copy: bool) -> t
     try:
         return _laid_out(head, raw, dtype, count, copy).to(device)
     except (RuntimeError, TypeError, ValueError, OverflowError) as error:
-        what = " ".join(str(error).split())[:200]
+        what = said(error)
         raise LinkError(f"a message says {head.shape} {head.dtype} ({what}); the link is broken") from error
 
 

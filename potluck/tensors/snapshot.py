@@ -15,6 +15,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load as _load
 from safetensors.torch import save as _save
 
+from potluck.advice import said
 from potluck.errors import InputError
 
 Tensors = Mapping[str, torch.Tensor]
@@ -102,7 +103,7 @@ def parse(data: bytes, what: str) -> dict[str, torch.Tensor]:
     try:
         return _load(data)
     except (SafetensorError, ValueError, KeyError, TypeError, RuntimeError) as error:
-        reason = " ".join(str(error).split())
+        reason = said(error)
         raise InputError(f"{what}: not a valid safetensors file: {reason}; give an undamaged one") from error
 
 

@@ -95,7 +95,6 @@ class StageChain:
             runner.commit(round, lr_scale, clip)
 
     def abort(self, round: int) -> None:
-        """Forgets the round."""
         for runner in self._runners:
             runner.abort(round)
 

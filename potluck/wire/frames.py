@@ -45,7 +45,6 @@ _decoder: msgspec.msgpack.Decoder[Header] = msgspec.msgpack.Decoder(Header)
 
 
 def encode_header(header: Header) -> bytes:
-    """The header as bytes."""
     return _encoder.encode(header)
 
 

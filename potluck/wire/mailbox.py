@@ -110,12 +110,10 @@ class Mailbox:
             self._wake()
 
     def meet(self, peer: str) -> None:
-        """One more peer."""
         with self._lock:
             self._peers[peer] = _Peer()
 
     def forget(self, peer: str) -> None:
-        """One peer less."""
         with self._lock:
             self._peers.pop(peer, None)
             self._wake(peer)
@@ -154,7 +152,6 @@ class Mailbox:
         return self._wait(peer, tag, lambda: f"waiting for {tag} from it", timeout_s, oldest, term)
 
     def holds(self, peer: str, tag: Tag) -> bool:
-        """Whether a message with this tag from this peer is there."""
         with self._lock:
             state = self._peers.get(peer)
             return state is not None and tag in state.parcels

@@ -85,7 +85,6 @@ def _off(found: Found) -> str:
 
 
 def summary(answer: PlannersAnswer, result: Outlook, it: MeasuredJob) -> dict[str, Any]:
-    """All of it as JSON has it."""
     explain, found = explainer(result, it), answer.found
     whole = {
         "planner": answer.planner,

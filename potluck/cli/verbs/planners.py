@@ -92,5 +92,4 @@ def run_summary(run: Outlook) -> dict[str, Any]:
 
 
 def plan_text(plan: Plan) -> str:
-    """A plan as its file has it."""
     return msgspec.json.format(msgspec.json.encode(plan), indent=2).decode() + "\n"

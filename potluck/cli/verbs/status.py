@@ -87,7 +87,6 @@ def headline(found: FoundRun) -> str:
 
 
 def one_line(found: FoundRun) -> str:
-    """A run in one line."""
     progress = progress_text(found)
     return f"{found.run_dir}: {found.state}" + (f", round {progress}" if progress else "")
 
@@ -119,7 +118,6 @@ def go_on(found: FoundRun, command: str | None = None) -> str:
 
 
 def as_object(found: FoundRun) -> dict[str, Any]:
-    """A run as JSON has it."""
     view = found.records.view
     return {
         "run_dir": str(found.run_dir),

@@ -77,7 +77,6 @@ def _verify_pushes(run_dir: Path, *, as_json: bool) -> int:
 
 
 def audit_lines(run_dir: Path, found: Audit) -> list[str]:
-    """What an audit found, in words."""
     if not found.exact:
         return [f"{run_dir}: NOT every sample was used exactly once", *(f"  {problem}" for problem in found.problems)]
     so_far = "" if found.finished else " so far; the run has not finished"

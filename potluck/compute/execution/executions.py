@@ -21,7 +21,6 @@ EXECUTIONS: Mapping[str, MakeExecution] = {
 
 
 def execution_named(name: str) -> MakeExecution:
-    """What makes an execution of this name."""
     if name not in EXECUTIONS:
         raise InputError(f"kernels {name!r}: not known; give one of {', '.join(EXECUTIONS)}, or update potluck here")
     return EXECUTIONS[name]

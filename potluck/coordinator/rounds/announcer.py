@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from typing import Any
 
+from potluck.advice import one_line
 from potluck.coordinator.contexts import RunContext, TermContext
 from potluck.errors import InputError
 from potluck.metrics.records import IncidentRecord, PlanAdopted, Record, RunEnded, RunStarted
@@ -29,7 +30,7 @@ class Announcer:
             try:
                 callback(record)
             except Exception as error:
-                what = " ".join(f"{type(error).__name__}: {error}".split())
+                what = one_line(error)
                 raise InputError(f"job: callbacks[{index}] failed on a {type(record).__name__}: {what}") from error
 
     def adopted(self, term: TermContext) -> None:
@@ -51,6 +52,5 @@ class Announcer:
         self.say(IncidentRecord(kind=kind, round=round, device=device, what=what, action=action, at_s=self.at_s()))
 
     def ended(self, committed: int, reason: Any, message: str = "") -> None:
-        """How the run ended."""
         elapsed_s = self.at_s()
         self.say(RunEnded(round=committed, reason=reason, message=message, seconds=elapsed_s, at_s=elapsed_s))

@@ -63,7 +63,6 @@ class Replanner:
         self._search: Future[Found | None] | None = None
 
     def adopted(self, plan: Plan) -> None:
-        """A plan is in force."""
         self.force, self._slow = plan, ()
         self._drift.adopted()
 

@@ -48,7 +48,6 @@ class Ledger:
         self._journal.append(msgspec.json.encode(entry), durable=self.fsync)
 
     def entry(self, round: int) -> LedgerEntry:
-        """The entry of a committed round."""
         if not 0 <= round < self.rounds:
             raise IndexError(f"ledger: round {round} of {self.rounds}")
         return _decode(self._journal.line(round))
@@ -76,5 +75,4 @@ class Ledger:
         self._journal.truncate_from(round + 1)
 
     def close(self) -> None:
-        """Close the file."""
         self._journal.close()

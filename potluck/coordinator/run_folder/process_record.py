@@ -96,7 +96,6 @@ def written(run_dir: Path) -> ProcessFacts | None:
 
 
 def facts_of(process: Any, records_before: int) -> ProcessFacts:
-    """What a process is known by."""
     return ProcessFacts(
         pid=process.pid, started_s=_started_s(process), boot=_this_boot(), records_before=records_before
     )

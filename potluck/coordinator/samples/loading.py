@@ -205,7 +205,6 @@ def evaluation_loader(job: Job, *, ahead: int = 2) -> Loader:
 
 
 def first_evaluation_samples(job: Job, count_wanted: int) -> Batch:
-    """The first samples of the evaluation data."""
     if job.eval_data is None:
         raise InputError("job: eval_data is not given; give it to evaluate")
     held = count(job.eval_data)

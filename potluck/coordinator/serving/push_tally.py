@@ -122,7 +122,6 @@ class SyncTally:
         )  # fmt: skip
 
     def ended(self, reason: Literal["finished", "stopped", "early", "failed"], words: str) -> None:
-        """It is over."""
         seconds = self.seconds()
         self.say(RunEnded(round=self.round, reason=reason, message=words, seconds=seconds, at_s=seconds))
 

@@ -87,7 +87,6 @@ class Serving:
         return tuple(worker for worker in self._first if now_s - self._entered_s[worker] > self._timeout_s)
 
     def leave(self, worker: str) -> None:
-        """A worker is gone."""
         incarnation = self._incarnations.pop(worker, None)
         self._first.pop(worker, None)
         if incarnation is not None:

@@ -160,7 +160,6 @@ class SyncRun:
             raise DeviceError("no device is left; go on with --resume once there is one")
 
     def result(self, reason: str) -> TrainResult:
-        """What it came to."""
         path = self._folder.path
         missing, repeated = missing_and_repeated(entries(path / PUSHES))
         evaluated = self._keeping.evaluated

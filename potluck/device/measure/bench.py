@@ -213,7 +213,6 @@ def random_inputs(rig: Rig, piece: Piece, rows: int) -> tuple[dict[int, torch.Te
 
 
 def random_gradients(rig: Rig, piece: Piece, rows: int) -> dict[int, torch.Tensor]:
-    """Gradients of what a piece sends."""
     values = rig.programs.train.values
     return _random_values(rig, [v for v in piece.sends if values[v].requires_grad], rows)
 

@@ -40,7 +40,6 @@ class LocalTrainer:
 
     @property
     def samples(self) -> int:
-        """How many it has."""
         return self._count
 
     @property

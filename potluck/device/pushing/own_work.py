@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 
 import torch
 
+from potluck.advice import said
 from potluck.datasets.class_names import difference
 from potluck.datasets.own_data import LocalData, WantedData, held_out_name
 from potluck.device.host.device_kinds import is_out_of_memory
@@ -182,7 +183,7 @@ class OwnWork:
             with self._throttle:
                 judge.step()
         except (RuntimeError, ValueError, IndexError, MemoryError) as error:
-            what = " ".join(str(error).split())[:200]
+            what = said(error)
             numbers = ranges(held_out)
             raise InputError(
                 f"{self._name}: {name} cannot be judged by: {what}{f' ({numbers})' if numbers else ''}; "
@@ -203,7 +204,7 @@ class OwnWork:
         except (RuntimeError, ValueError, IndexError) as error:
             if is_out_of_memory(error):
                 raise
-            what = " ".join(str(error).split())[:200]
+            what = said(error)
             where, numbers = f"data {order.data}" if order.data else "its part of the data", ranges(data)
             raise InputError(
                 f"{self._name}: {where} cannot be trained on: {what}{f' ({numbers})' if numbers else ''}; "

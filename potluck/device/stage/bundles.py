@@ -36,7 +36,6 @@ class Bundle:
 
     @property
     def parts(self) -> list[torch.Tensor]:
-        """The tensors to send."""
         return [torch.tensor(self.present), *self.pieces]
 
     def by_name(self, parameters: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor | None]:

@@ -107,7 +107,7 @@ class _Round:
         self.last = next((j for j in reversed(backwards) if j in mine), -1)
         for action in listed:
             if action.kind == "reduce":
-                self._reduce()
+                self.owner.reducer.finish(self._measure_norms)
             elif action.micro_batch >= 0:
                 size = begin.sizes[action.micro_batch]
                 part = owner.site.part(action.micro_batch, size)
@@ -199,9 +199,6 @@ class _Round:
         bad_loss = loss is not None and not math.isfinite(loss)
         if bad_loss or any(not _finite(t) for t in made):
             self.trouble = f"non-finite values first appeared in {where}"
-
-    def _reduce(self) -> None:
-        self.owner.reducer.finish(self._measure_norms)
 
     def _measure_norms(self) -> None:
         with self.owner.throttle:

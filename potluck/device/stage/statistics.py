@@ -11,14 +11,12 @@ from potluck.errors import LinkError
 
 
 def written(statistics: Statistics) -> list[torch.Tensor]:
-    """The tensors to send."""
     keys = sorted(statistics)
     index = torch.tensor([[*key, statistics[key].rows] for key in keys], dtype=torch.int64).reshape(-1, 3)
     return [index, *(statistics[key].flat for key in keys)]
 
 
 def read(parts: Sequence[torch.Tensor | None], peer: str) -> Statistics:
-    """What a peer has written."""
     index, values = (parts[0], [p for p in parts[1:] if p is not None]) if parts else (None, [])
     if index is None or len(index) != len(parts) - 1 or len(values) != len(index):
         raise LinkError(f"damaged statistics arrived from {peer}; the link is broken")

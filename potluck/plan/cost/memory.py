@@ -59,7 +59,6 @@ class SpanBytes:
 
     @classmethod
     def of(cls, facts: ModelFacts, blocks: tuple[int, int]) -> SpanBytes:
-        """The bytes of these blocks of a model."""
         held = facts.blocks[slice(*blocks)]
         borrowed, lent = _tied(facts, blocks)
         return cls(

@@ -129,14 +129,12 @@ class _Clock:
         self._free = [begin] * members
 
     def occupy(self, holder: int | None, ready: float, seconds: float) -> float:
-        """As above."""
         place = holder or 0
         start = max(self._free[place], ready)
         self._free[place] = start + seconds
         return start
 
     def free(self) -> float:
-        """As above."""
         return self._free[0]
 
 

@@ -86,7 +86,6 @@ class CostModel:
         return waiting
 
     def plan(self, line: StationLine) -> Plan:
-        """The plan that stations stand for."""
         return Plan(
             micro_batch_size=self.rows, micro_batches=self.micro_batches, stages=tuple(s.stage for s in line),
             schedule=self.schedule.name,

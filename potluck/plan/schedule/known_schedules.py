@@ -15,7 +15,6 @@ def register(schedule: Schedule) -> None:
 
 
 def schedule_named(name: str) -> Schedule:
-    """The schedule that a plan names."""
     if name not in _KNOWN:
         fix = "name the file that adds it in POTLUCK_EXTENSIONS on this machine"
         raise PlanError(f"plan: schedule: {name!a} is not known here; use one of {', '.join(_KNOWN)}, or {fix}")

@@ -32,7 +32,6 @@ class Shortfall:
     ways: tuple[str, ...]  # what would make it fit, in words
 
     def words(self) -> str:
-        """All of it on one line."""
         lacks = _some([f"{size_text(size)} on {name}" for name, size in self.missing])
         return f"nothing fits the devices' memory: the best attempt lacks {lacks}; {', or '.join(self.ways)}"
 
@@ -196,7 +195,6 @@ class _Attempt:
         return found
 
     def plan(self) -> Plan:
-        """The attempt as a plan."""
         stages = tuple(
             Stage(
                 blocks=blocks,

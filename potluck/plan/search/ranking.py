@@ -174,7 +174,6 @@ class Jury:
         return not stage.recompute and any(t.can_put_off(stage.blocks) for t in tables)
 
     def best(self) -> Judged:
-        """The fastest."""
         return min(self._judged.values(), key=lambda j: j.sample_s)
 
     def chosen(self) -> Judged:
