@@ -41,7 +41,7 @@ def test_arrays_keep_their_type() -> None:
 @pytest.mark.parametrize(
     ("sample", "words"),
     [
-        (3, r"it is a int, not \(inputs, labels\)"),
+        (3, r"it is an int, not \(inputs, labels\)"),
         ((1,), r"not \(inputs, labels\)"),
         (({}, 1), "at least one, all strings"),
         (({"label": 1}, 1), "none 'label'"),
