@@ -85,5 +85,5 @@ def test_samples_that_are_late_are_said_to_be() -> None:
     with training_loader(small_job()) as loader:
         feeder = Feeder(loader, layout_of(plan_of(("d0",))), here, 0, 0, PATIENT_S)  # there is no room for any
         with pytest.raises(PotluckError, match="is the data slow"):
-            feeder.next(0.0)
+            feeder.next(0.1)
         feeder.close()

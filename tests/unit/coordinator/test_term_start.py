@@ -85,3 +85,4 @@ def test_what_only_the_coordinator_has_is_sent_and_nothing_else() -> None:
     assert set(state.parameters) == {"2.weight", "2.bias"}
     assert all(torch.equal(tensor, it.model.tensors[name]) for name, tensor in state.parameters.items())
     assert {peer for peer, _, _ in it.here.sent} == {"d1"}
+    assert {tag.part for _, tag, _ in it.here.sent} == {0}  # the term of what was asked for
