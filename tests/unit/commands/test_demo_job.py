@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any, cast
+
 import torch
 
 from potluck.commands.demo_job import BATCH_SIZE, EPOCHS, accuracy, job, make_model
@@ -16,7 +18,7 @@ def test_accuracy_is_the_fraction_read_correctly() -> None:
 
 
 def test_the_model_tells_ten_digits_apart_and_can_be_cut() -> None:
-    assert make_model()(torch.zeros(2, *job.data[0].shape[1:])).shape == (2, 10)
+    assert make_model()(torch.zeros(2, *cast(Any, job.data)[0].shape[1:])).shape == (2, 10)
     found = prepare_job(job).facts
     assert len(found.blocks) >= 5
     assert not any(block.coupled for block in found.blocks)
@@ -30,6 +32,6 @@ def test_the_learning_rate_has_come_down_when_the_last_round_is_trained() -> Non
 
 
 def test_nobody_is_judged_by_digits_that_were_trained() -> None:
-    trained = {tuple(image.flatten().tolist()) for image in job.data[0]}
-    judged = [tuple(image.flatten().tolist()) for image in job.eval_data[0]]
+    trained = {tuple(image.flatten().tolist()) for image in cast(Any, job.data)[0]}
+    judged = [tuple(image.flatten().tolist()) for image in cast(Any, job.eval_data)[0]]
     assert sum(image in trained for image in judged) < 0.01 * len(judged)

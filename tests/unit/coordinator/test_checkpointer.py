@@ -32,7 +32,9 @@ class Training:
         self.link, *self.ends = memory_links(["coordinator", "d0", "d1"])
         self.layout = PlanLayout(prepared().built.programs, PLAN)
         self.model = ModelState(dict(prepared().built.state), {}, {})
-        self.job, self.roster, self.records, self.incidents = small_job(), SimpleNamespace(what_now=""), [], []
+        self.job, self.roster = small_job(), SimpleNamespace(what_now="")
+        self.records: list[Any] = []
+        self.incidents: list[Any] = []
         run = SimpleNamespace(
             job=self.job, link=self.link, model=self.model, roster=self.roster, digest="p", data_digest="d",
             folder=SimpleNamespace(path=path), timeout_s=1.0,
@@ -121,7 +123,7 @@ def test_what_comes_after_a_term_was_given_up_does_not_change_the_model(tmp_path
             giving_up.join(0.01)
         check(*words)
 
-    it.model.check = given_up_meanwhile  # type: ignore[method-assign]
+    setattr(it.model, "check", given_up_meanwhile)  # noqa: B010
     it.saver.save(1, it.order)
     it.saver.finish()
     giving_up.join(20.0)

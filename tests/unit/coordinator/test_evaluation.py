@@ -57,7 +57,7 @@ class Devices:
 @pytest.mark.parametrize("plan", [plan_of(("d0",)), plan_of(("d0", "d1"))])
 def test_what_devices_answer_is_put_together_in_order(plan: Plan) -> None:
     devices = Devices(plan)
-    inputs, labels = small_job().data
+    inputs, labels = cast(Any, small_job().data)
     for again in range(2):
         loss, metrics, samples = devices.evaluator.run()
         assert loss == pytest.approx(float(functional.cross_entropy(inputs @ FACTORS, labels)), rel=1e-5)

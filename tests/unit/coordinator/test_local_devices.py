@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from potluck.coordinator.fleet import local_devices
 from potluck.coordinator.fleet.local_devices import LocalAgents
 from potluck.types import DeviceSpec
 from potluck.wire.messages import PROOF_VARIABLE
@@ -52,7 +51,7 @@ class Started:
 def started(monkeypatch: pytest.MonkeyPatch) -> type[Started]:
     """What is started is no process."""
     kind = type("Started", (Started,), {"every": [], "codes": {}})
-    monkeypatch.setattr(local_devices.subprocess, "Popen", kind)
+    monkeypatch.setattr("potluck.coordinator.fleet.local_devices.subprocess.Popen", kind)
     return kind
 
 

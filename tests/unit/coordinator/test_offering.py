@@ -39,7 +39,7 @@ def test_everybody_begins_with_the_same_weights_and_has_samples_of_its_own() -> 
     orders = [it.order(device) for device in ("a", "b", "c")]
     assert len({order.state for order in orders}) == 1
     rows = [tuple(row) for order in orders for row in load(blobs[order.share])["input"].tolist()]
-    inputs = prepared().job.data[0]
+    inputs = cast(Any, prepared().job.data)[0]
     assert sorted(rows) == sorted(tuple(row) for row in inputs.tolist())
     assert len(rows) == SAMPLES
 
