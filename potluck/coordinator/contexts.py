@@ -63,7 +63,6 @@ class TermContext:
     plan_reason: str = "given"
     copies: bool = True  # devices have room for copies of their states
     other_bits: str = ""  # why a round that is trained again may not give the same ones
-    fresh: bool = True  # nothing of this run was trained before
 
     @property
     def alone(self) -> bool:

@@ -235,8 +235,7 @@ class Coordinator:
         run.folder.ledger.fsync |= len(plan.devices) > 1
         self._term = term = dataclasses.replace(
             before, plan=plan, layout=self.blueprint.layout(plan), term=order.term, first_round=order.round,
-            plan_reason=order.reason or before.plan_reason, fresh=self._coordinator is None and before.fresh,
-            copies=self._replacement.has_room_for_copies(plan),
+            plan_reason=order.reason or before.plan_reason, copies=self._replacement.has_room_for_copies(plan),
             other_bits=why_not_alike(self._used, self._prepared.facts, self._machines),
         )  # fmt: skip
         self._changes.adopted(plan)

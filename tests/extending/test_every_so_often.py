@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from potluck.metrics.records import RECORDS, PushRecord, SyncAdopted, read
+from potluck.metrics.records import RECORDS, PushRecord, RunEnded, SyncAdopted, read
 from potluck.paramserver.applied_pushes import audit
 from potluck.settings.extensions import VARIABLE
 from tests.process.sync_site import PATIENT_S, Site, site
@@ -33,6 +33,7 @@ def test_it_decides_when_devices_push_and_each_push_counts_once(
         assert 7 in steps  # more where the push before was still under way
         records = list(read(it.run / RECORDS))
         assert [r.policy for r in records if isinstance(r, SyncAdopted)] == ["every-so-often"]
+        assert [r.message for r in records if isinstance(r, RunEnded)] == [""]  # what went well needs no words
         reasons = [r.reason for r in records if isinstance(r, PushRecord) and not r.skipped]
         assert any("after every 7 steps, whatever the others do" in reason for reason in reasons)
 

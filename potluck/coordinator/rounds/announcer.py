@@ -15,7 +15,7 @@ class Announcer:
     """Writes every record, and shows it to everybody who watches."""
 
     def __init__(self, run: RunContext) -> None:
-        self._run = run
+        self._run, self._started = run, False
 
     def at_s(self) -> float:
         """Seconds since the run began."""
@@ -33,10 +33,11 @@ class Announcer:
                 what = one_line(error)
                 raise InputError(f"job: callbacks[{index}] failed on a {type(record).__name__}: {what}") from error
 
-    def adopted(self, term: TermContext) -> None:
-        """A plan is in force; at the beginning, what is trained is told before it."""
+    def adopted(self, term: TermContext) -> bool:
+        """A plan is in force; before the first that is, what is trained is told. Returns whether it is the first."""
         run, plan = self._run, term.plan
-        if term.fresh:
+        first, self._started = not self._started, True
+        if first:
             self.say(
                 RunStarted(
                     round=term.first_round, rounds=run.order.rounds, samples=run.job.sample_count,
@@ -44,8 +45,9 @@ class Announcer:
                     program=run.digest, devices=plan.devices,
                 )
             )  # fmt: skip
-        at_s = 0.0 if term.fresh else self.at_s()
+        at_s = 0.0 if first else self.at_s()
         self.say(PlanAdopted(term=term.term, round=term.first_round, plan=plan, reason=term.plan_reason, at_s=at_s))
+        return first
 
     def incident(self, kind: Any, round: int, what: str, action: str, device: str | None = None) -> None:
         """Something happened that nobody wished for."""

@@ -71,13 +71,14 @@ class RoundLoop:
         self.saver = Checkpointer(term, announcer)
         self._judge = BestSoFar(self._run.job, *seen_before(self._run.folder.path, term.first_round))
         self._saved_s = time.monotonic()
+        self._first_term = True  # that trains: nobody was lost before it
 
     def train(self) -> str:
         """Runs every round; returns why it ended. The devices are left waiting for orders."""
         run, term = self._run, self.term
         loader = training_loader(run.job, ahead=ROUNDS_AHEAD)
         self._book.start_clock()
-        self._announcer.adopted(term)
+        self._first_term = self._announcer.adopted(term)
         ahead = _FED_AHEAD_ALONE if term.alone else ROUNDS_AHEAD
         feeder = Feeder(loader, term.layout, run.link, term.first_round, ahead, run.timeout_s)
         evaluator = Evaluator(term, self._receive) if run.job.eval_data is not None else None
@@ -179,7 +180,7 @@ class RoundLoop:
     def _evaluation_is_missing(self) -> bool:
         """Whether somebody was lost before the evaluation that was due after the last round."""
         first = self.term.first_round
-        if self.term.fresh or not first or not self._due(first - 1, self._run.job.eval_every):
+        if self._first_term or not first or not self._due(first - 1, self._run.job.eval_every):
             return False
         records = read(self._run.folder.path / RECORDS)
         return not any(isinstance(r, EvaluationRecord) and r.round == first for r in records)

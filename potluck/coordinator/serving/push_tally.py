@@ -121,7 +121,7 @@ class SyncTally:
             )
         )  # fmt: skip
 
-    def ended(self, reason: Literal["finished", "stopped", "early", "failed"], words: str) -> None:
+    def ended(self, reason: Literal["finished", "stopped", "early", "failed"], words: str = "") -> None:
         seconds = self.seconds()
         self.say(RunEnded(round=self.round, reason=reason, message=words, seconds=seconds, at_s=seconds))
 

@@ -321,7 +321,7 @@ class SyncRun:
         if self._serving is not None:
             self._serving.close()  # what comes from now on is of no use any more
         self._keeping.finish(self._tally.round, self._tally.epoch)
-        self._tally.ended(reason, words)
+        self._tally.ended(reason)
         if self._rehearsal is not None:
             self._options.progress(f"how each fault was survived: {self._rehearsal.write(self._folder.path)}")
         return words

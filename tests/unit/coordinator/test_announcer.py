@@ -8,10 +8,11 @@ from typing import cast
 
 import pytest
 
-from potluck.coordinator.contexts import RunContext
+from potluck.coordinator.contexts import RunContext, TermContext
 from potluck.coordinator.rounds.announcer import Announcer
 from potluck.errors import InputError
-from potluck.metrics.records import IncidentRecord, Record, RunEnded
+from potluck.metrics.records import IncidentRecord, PlanAdopted, Record, RunEnded, RunStarted
+from potluck.types import Member, Plan, Stage
 
 
 def told(*callbacks: object) -> tuple[Announcer, list[str]]:
@@ -26,7 +27,8 @@ def told(*callbacks: object) -> tuple[Announcer, list[str]]:
 
     run = SimpleNamespace(
         folder=SimpleNamespace(records=listener("file")), watchers=(listener("terminal"),),
-        job=SimpleNamespace(callbacks=callbacks), started_s=time.monotonic() - 5.0,
+        job=SimpleNamespace(callbacks=callbacks, sample_count=8, seed=0), started_s=time.monotonic() - 5.0,
+        order=SimpleNamespace(rounds=3), digest="",
     )  # fmt: skip
     return Announcer(cast(RunContext, run)), heard
 
@@ -50,3 +52,15 @@ def test_a_callback_that_fails_is_named_in_one_line() -> None:
     with pytest.raises(InputError, match=r"^job: callbacks\[1\] failed on a RunEnded: ValueError: no such thing$"):
         announcer.ended(4, "finished")
     assert heard == [f"file: {RunEnded.__name__}", f"terminal: {RunEnded.__name__}"]
+
+
+def test_what_is_trained_is_told_by_the_first_plan_in_force_whichever_term_that_is() -> None:
+    said: list[Record] = []
+    announcer, _ = told(said.append)
+    stage = Stage(blocks=(0, 1), group=(Member(device="a", share=1),))
+    plan = Plan(micro_batch_size=1, micro_batches=1, stages=(stage,))
+    second, third = (  # nobody adopted the first: a device refused it
+        cast(TermContext, SimpleNamespace(plan=plan, term=term, first_round=0, plan_reason="")) for term in (2, 3)
+    )
+    assert [announcer.adopted(second), announcer.adopted(third)] == [True, False]
+    assert [type(record) for record in said] == [RunStarted, PlanAdopted, PlanAdopted]
