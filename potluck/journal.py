@@ -97,7 +97,6 @@ class Journal:
             self._starts, self._end = _starts(data), len(data)
 
     def close(self) -> None:
-        """Closes the file."""
         os.close(self._file)
 
     def _open(self) -> int:

@@ -89,7 +89,6 @@ def traceback_kept(folder: Callable[[], Path | None] = lambda: None) -> Iterator
 
 
 def debugging() -> bool:
-    """Whether tracebacks are wanted."""
     return os.environ.get("POTLUCK_DEBUG", "") not in ("", "0")
 
 

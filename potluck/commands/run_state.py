@@ -45,7 +45,6 @@ class Followed:
         return self._started is not None and (facts is None or self._started >= facts.records_before)
 
     def end(self, facts: ProcessFacts | None) -> RunEnded | None:
-        """How training by this process ended, if it has."""
         of_this = facts is None or self._ended >= facts.records_before
         return self._end if of_this or self.begun(facts) else None
 

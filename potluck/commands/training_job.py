@@ -67,7 +67,6 @@ def _check_memory(prepared: PreparedJob, fleet: Fleet) -> None:
 
 
 def terms_before(options: Options) -> dict[int, Plan]:
-    """The plans of the run that is to go on."""
     if not options.resume or options.run_dir is None:
         return {}
     return {number: term.plan for number, term in read_terms(options.run_dir / TERMS).items()}

@@ -64,7 +64,6 @@ class StageState:
 
     @property
     def nbytes(self) -> int:
-        """Size of all tensors."""
         return sum(t.nbytes for part in (self.parameters, self.buffers, self.optimizer) for t in part.values())
 
 
@@ -270,7 +269,6 @@ class StageRunner:
             weights[name].grad = gradient
 
     def squared_norms(self, round: int, names: Iterable[str]) -> dict[str, float]:
-        """Squared norm of each gradient."""
         weights = self.versions.for_step(round)
         return {n: squared_norm(g) for n in names if (g := weights[n].grad) is not None}
 

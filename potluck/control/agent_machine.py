@@ -97,7 +97,6 @@ class AgentState(Value, frozen=True, kw_only=True):
 
     @property
     def inventory(self) -> tuple[Held, ...]:
-        """Everything that is here."""
         return (*(() if self.live is None else (self.live,)), *self.copies)
 
 

@@ -53,7 +53,6 @@ class ClusterState(Value, frozen=True, kw_only=True):
 
     @property
     def committed(self) -> int:
-        """Rounds of the run that are committed."""
         return self.open_rounds.first
 
 

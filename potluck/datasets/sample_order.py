@@ -100,7 +100,6 @@ class PlainOrder:
 
     @property
     def rounds(self) -> int:
-        """How many batches there are."""
         return -(-self.count // self.batch_size)
 
     def round(self, round: int) -> RoundSamples:

@@ -172,7 +172,6 @@ class Agent:
             self._work.put(Leave(reason=one_line(error), in_order=False))
 
     def _sort_orders(self) -> None:
-        """Sorts what the coordinator says."""
         while not self._closed:
             event = self._client.inbox.get()
             if isinstance(event, Disconnected):

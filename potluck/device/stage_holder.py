@@ -132,7 +132,6 @@ class StageHolder:
         return self._machine.state.phase == "training"
 
     def evaluate(self, order: Evaluate) -> None:
-        """Runs an evaluation."""
         self._duty().evaluate(order)
         self._machine.tell(Evaluated())
 

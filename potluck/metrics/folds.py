@@ -49,7 +49,6 @@ def usual_round_s(records: Iterable[Record], term: int) -> float | None:
 
 
 def summary(records: Iterable[Record]) -> Summary:
-    """A run in numbers."""
     kept = list(records)
     committed = rounds(kept)
     every = [r for r in kept if isinstance(r, RoundRecord)]

@@ -68,7 +68,6 @@ class RunView:
 
     @property
     def training(self) -> bool:
-        """Whether rounds are being trained."""
         return self.rounds > 0 and not self.ended
 
     @property

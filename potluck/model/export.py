@@ -180,7 +180,6 @@ class Writer:
             rewrite_call(self, node, name)
 
     def _pick(self, node: fx.Node) -> None:
-        """One of several results."""
         several, index = graph_node(node.args[0]), node.args[1]
         self.env[node] = self.env[several][index]
         inner = self.inlined[several][index] if several in self.inlined else None  # type: ignore[index]

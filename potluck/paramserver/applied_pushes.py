@@ -98,7 +98,6 @@ class Book:
         self.version = entry.version
 
     def seen(self, worker: str) -> Seen | None:
-        """The newest push of a worker."""
         return self._seen.get(worker)
 
     def staleness(self, push: Push) -> int:

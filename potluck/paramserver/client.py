@@ -39,7 +39,6 @@ class Client:
 
     @property
     def incarnation(self) -> int:
-        """Who it is for the server."""
         return self._incarnation
 
     @property

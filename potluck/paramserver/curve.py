@@ -25,7 +25,6 @@ class Curve:
     error: float  # root mean square of what the fit misses
 
     def at(self, t_s: float) -> float:
-        """The loss at a time."""
         return 1 / (self.slope * t_s + self.start) + self.floor
 
     def reward(self, begin: float, goal: float) -> float:

@@ -195,7 +195,6 @@ class ParameterServer:
         return pace.seconds if pace.seconds is not None else (pace.steps or 0) * step_s
 
     def check(self, loss: float, now_s: float) -> Reply:
-        """Tells the policy the loss."""
         with self._lock:
             answer = self._policy.checked(loss, now_s)
             return self._reply("heard", 0, answer, answer.reason)
@@ -228,7 +227,6 @@ class ParameterServer:
             return self._book.durable_up_to(worker)
 
     def close(self) -> None:
-        """Closes the ledger."""
         self._log.close()
 
     def _norm(self, update: torch.Tensor) -> float:

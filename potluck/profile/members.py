@@ -10,7 +10,6 @@ from potluck.types import COORDINATOR, DeviceProfile, LinkProfile, Profile
 
 
 def of_devices(profile: Profile, names: Collection[str]) -> Profile:
-    """The profile of these devices alone."""
     here = {*names, COORDINATOR}
     return replace(
         profile,

@@ -20,7 +20,6 @@ class ModelBlueprint:
         self.layout = lru_cache(_PLANS)(lambda plan: PlanLayout(programs, plan))
 
     def names(self, plan: Plan, stage: int) -> frozenset[str]:
-        """Parameters and buffers of a stage."""
         layout: PlanLayout = self.layout(plan)
         parameters, buffers = layout.state_names(stage)
         return frozenset((*parameters, *buffers))

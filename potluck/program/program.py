@@ -156,7 +156,6 @@ class ProgramPair(Value, frozen=True, kw_only=True):
 
 
 def encode(programs: ProgramPair) -> bytes:
-    """The JSON form."""
     return msgspec.json.encode(programs)
 
 

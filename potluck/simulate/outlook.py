@@ -27,7 +27,6 @@ class DeviceRun:
 
     @property
     def missing_bytes(self) -> int:
-        """Bytes it has too few."""
         return max(0, self.memory.total - self.limit_bytes) if self.limit_bytes else 0
 
 
@@ -44,7 +43,6 @@ class Outlook:
 
     @property
     def samples_per_s(self) -> float:
-        """Samples trained in a second."""
         return self.plan.batch_size / self.round_s if self.round_s else float("inf")
 
     @property
@@ -54,7 +52,6 @@ class Outlook:
 
     @property
     def fits(self) -> bool:
-        """Whether every device has the memory."""
         return not any(d.missing_bytes for d in self.devices)
 
 

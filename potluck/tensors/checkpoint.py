@@ -173,7 +173,6 @@ def best(run_dir: Path) -> Best | None:
 
 
 def best_path(run_dir: Path) -> Path | None:
-    """Folder of the best checkpoint, or None."""
     marked = best(run_dir)
     return run_dir / "checkpoints" / f"round-{marked.round:06d}" if marked else None
 

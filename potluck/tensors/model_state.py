@@ -130,5 +130,4 @@ def buffer_names(programs: ProgramPair) -> frozenset[str]:
 
 
 def trainable_names(programs: ProgramPair) -> list[str]:
-    """Trainable parameters in program order."""
     return [s.name for s in programs.train.sources if s.kind == "parameter" and s.trainable]

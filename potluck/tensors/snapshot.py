@@ -34,7 +34,6 @@ class Snapshot:
 
     @property
     def bytes(self) -> int:
-        """Size of all tensors."""
         return sum(t.nbytes for part in (self.weights, self.optimizer) for t in part.values())
 
 
@@ -44,7 +43,6 @@ def take(round: int, weights: Tensors, optimizer: Tensors) -> Snapshot:
 
 
 def encode(snapshot: Snapshot) -> bytes:
-    """The snapshot as one safetensors file."""
     named = {f"{_WEIGHTS}{k}": t for k, t in snapshot.weights.items()}
     named |= {f"{_OPTIMIZER}{k}": t for k, t in snapshot.optimizer.items()}
     return _save(separate(named), {"round": str(snapshot.round), "digest": snapshot.digest})

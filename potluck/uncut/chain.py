@@ -83,7 +83,6 @@ class StageChain:
             runner.set_gradients(round, {n: g for n, g in summed.items() if n in runner.parameters})
 
     def squared_norms(self, round: int, names: Iterable[str]) -> dict[str, float]:
-        """Squared norm of each gradient."""
         wanted, norms = list(names), dict[str, float]()
         for runner in self._runners:
             norms |= runner.squared_norms(round, [n for n in wanted if n in runner.parameters])

@@ -84,7 +84,6 @@ class GlooEdge:
         start(self._sender)
 
     def send(self, tag: Tag, parts: list[memoryview]) -> None:
-        """Queue a message."""
         with self._changed:
             release_at = self._pacer.release_at(sum(part.nbytes for part in parts), time.monotonic())
             self._messages.append(_Message(release_at, tag, parts))

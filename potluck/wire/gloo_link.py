@@ -52,7 +52,6 @@ class GlooLink:
 
     @property
     def stats(self) -> LinkStats:
-        """What went over this link."""
         return self._mailbox.stats
 
     def adopt(self, term: int, peers: Mapping[str, str], window_bytes: int | None = None) -> None:

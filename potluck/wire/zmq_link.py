@@ -109,7 +109,6 @@ class ZmqLink:
 
     @property
     def stats(self) -> LinkStats:
-        """What went over this link."""
         return self._mailbox.stats
 
     # --- called by the device

@@ -68,7 +68,6 @@ def ask(planner: str, it: MeasuredJob, seconds: float) -> PlannersAnswer:
 
 
 def run_summary(run: Outlook) -> dict[str, Any]:
-    """A simulated run as JSON has it."""
     return {
         "round_s": run.round_s,
         "samples_per_s": run.samples_per_s,

@@ -192,7 +192,6 @@ def _best_model(run_dir: Path) -> str | None:
 
 
 def summary(result: TrainResult, seconds: float, go_on: str) -> dict[str, object]:
-    """A run as JSON has it."""
     evaluated = last_evaluation(result.run_dir)
     stopped = {"resume": go_on} if result.reason == "stopped" else {}
     parts = parts_of(result.run_dir)

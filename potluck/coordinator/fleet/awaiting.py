@@ -39,7 +39,6 @@ class Awaiting:
         self._until = time.strftime("%H:%M:%S", time.localtime(time.time() + timeout_s))  # for people alone
 
     def look(self, here: Sequence[str], missing: Sequence[str] | int) -> None:
-        """These are here, and those are missing."""
         text = waiting_text(here, missing, self._until, self.deadline - time.monotonic())
         if text != self._said:
             self._said = text

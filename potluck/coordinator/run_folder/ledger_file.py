@@ -53,7 +53,6 @@ class Ledger:
         return _decode(self._journal.line(round))
 
     def entries(self) -> Iterator[LedgerEntry]:
-        """Every entry, oldest first."""
         return (self.entry(round) for round in range(self.rounds))
 
     def replay(self, replayed: LedgerEntry) -> str:

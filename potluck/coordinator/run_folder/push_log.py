@@ -42,7 +42,6 @@ class PushLog:
         self._journal.sync()
 
     def close(self) -> None:
-        """Closes the file."""
         self._journal.close()
 
 

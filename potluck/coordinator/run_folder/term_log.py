@@ -32,7 +32,6 @@ class TermLog:
         self._journal.append(msgspec.json.encode(term), durable=True)
 
     def close(self) -> None:
-        """Closes the file."""
         self._journal.close()
 
 

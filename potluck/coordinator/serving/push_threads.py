@@ -78,7 +78,6 @@ class Serving:
         threading.Thread(target=self._attend, args=(worker, incarnation), name=f"potluck-{peer}", daemon=True).start()
 
     def is_here(self, worker: str, incarnation: int) -> bool:
-        """Whether this incarnation takes part."""
         return self._incarnations.get(worker) == incarnation
 
     def overdue(self) -> tuple[str, ...]:

@@ -296,7 +296,6 @@ class SyncRun:
     # --- pushes
 
     def _pushed(self, said: PushWords, reply: Reply) -> None:
-        """From any thread."""
         if reply.status in ("applied", "skipped"):
             self._tally.pushed(said, reply)
             self._keeping.wake()

@@ -35,7 +35,6 @@ class WholeEvaluation:
         return gathered.summed_up()
 
     def close(self) -> None:
-        """Ends its loader."""
         self._loader.close()
 
     def _load(self, weights: Mapping[str, torch.Tensor]) -> None:

@@ -30,7 +30,6 @@ class Reducer:
 
     @property
     def busy(self) -> bool:
-        """Whether there is anything to sum."""
         return bool(self._buckets)
 
     def begin(self, round: int) -> None:

@@ -32,11 +32,9 @@ class MemoryUse(Value, frozen=True):
 
     @property
     def total(self) -> int:
-        """All terms together."""
         return sum(self.terms().values())
 
     def terms(self) -> dict[str, int]:
-        """Each term by name."""
         return {name: getattr(self, name) for name in self.__struct_fields__}
 
 

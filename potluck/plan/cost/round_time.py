@@ -92,7 +92,6 @@ class CostModel:
         )  # fmt: skip
 
     def of_plan(self, plan: Plan) -> StationLine:
-        """The stations of a plan with its own shares."""
         befores = (RAW, *(s.codec for s in plan.stages))
         return tuple(self.stations.of(replace(s, depth=plan.depth(i)), befores[i]) for i, s in enumerate(plan.stages))
 

@@ -225,7 +225,6 @@ class Stations:
         return found
 
     def need_bytes(self, station: Station, place: int, depth: int, waiting: int) -> int:
-        """Most bytes one member needs."""
         stage = station.stage
         shares = tuple(m.share for m in stage.group)
         flying = _in_flight(self.schedule, stage.sharing, shares, place, depth, self.micro_batches)

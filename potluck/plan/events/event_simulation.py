@@ -160,7 +160,6 @@ class _World:
             self.spans.append(Span(walker.device, step.kind, step.round, step.micro_batch, walker.since, done))
 
     def _post(self, key: MessageKey, parcel: PlannedMessage, now: float) -> None:
-        """A device has a message to send."""
         trunk = self.tables.trunk(parcel.source, parcel.target)
         if self.profile.medium == "half":
             self._hand_over(key, parcel, now)

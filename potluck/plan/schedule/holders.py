@@ -7,7 +7,6 @@ from potluck.types import Plan, Stage
 
 
 def stage_of(plan: Plan, device: str) -> int:
-    """Index of the stage that the device holds."""
     for index, stage in enumerate(plan.stages):
         if any(member.device == device for member in stage.group):
             return index
