@@ -182,7 +182,6 @@ class Leave(Value, frozen=True, kw_only=True, tag="leave"):
 
     reason: str
     in_order: bool
-    keep: bool = False  # write down what is held first
     refused: bool = False  # what its owner gave it does not fit
 
 

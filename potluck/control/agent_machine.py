@@ -124,7 +124,7 @@ def agent_transition(state: AgentState, event: AgentEvent) -> AgentStep:
         case HeldLongEnough():
             words = "the coordinator did not come back"
             over = replace(state, phase="over", begun=())
-            return (over, [Leave(reason=words, in_order=False, keep=True)]) if state.sought else (state, [])
+            return (over, [Leave(reason=words, in_order=False)]) if state.sought else (state, [])
         case Copied():
             return _copied(state, event)
         case Works():
@@ -301,6 +301,6 @@ def _stop(state: AgentState, event: Stop) -> AgentStep:
 
 def _over(state: AgentState, stop: Stop, orders: list[AgentOrder]) -> AgentStep:
     # A coordinator that never asked for what is held cannot say that it is not needed.
-    keep = state.sought and (bool(state.inventory) or state.works)
-    leave = Leave(reason=stop.reason, in_order=stop.in_order and not keep, keep=keep, refused=stop.refused)
+    lost = state.sought and (bool(state.inventory) or state.works)
+    leave = Leave(reason=stop.reason, in_order=stop.in_order and not lost, refused=stop.refused)
     return replace(state, phase="over"), [*orders, leave]

@@ -45,7 +45,7 @@ from potluck.device.host.device_kinds import is_out_of_memory
 from potluck.device.host.faults_on_order import misbehave
 from potluck.device.host.throttle import Throttle
 from potluck.device.measure.surveyor import Surveyor
-from potluck.device.orphaned import found_again, write_held
+from potluck.device.orphaned import found_again
 from potluck.device.pushing.own_work import OwnWork
 from potluck.device.stage_holder import StageHolder
 from potluck.errors import OUT_OF_MEMORY, Cancelled, DeviceError, InputError, LinkError, PotluckError
@@ -109,8 +109,6 @@ class Agent:
             while True:
                 order = self._work.get()  # no deadline: the pump puts Leave here when the coordinator goes silent
                 if isinstance(order, Leave):
-                    if order.keep:
-                        self._write_down()
                     self._say(order.reason)
                     refused = order.refused or self._own.refused
                     return 0 if order.in_order else InputError.exit_code if refused else 1
@@ -334,18 +332,6 @@ class Agent:
             self.tell(GaveUp(why="" if isinstance(error, Cancelled) else str(error), peer=error.peer))
         else:
             self.tell(Surveyed())
-
-    def _write_down(self) -> None:
-        """What is held, as files, as nobody will ask for it any more."""
-        try:
-            states = [(held, self._stage.keeper.state(held)) for held in self._state.inventory]
-            if weights := self._own.tensors():
-                states.append((Held(term=0, stage=0, round=0, live=True), StageState(weights, {})))
-            folder = write_held(self._spec.name, states)
-        except OSError as error:
-            self._say(f"what {self._spec.name} held cannot be written here ({error.strerror}) and is gone")
-        else:
-            self._say(f"what {self._spec.name} held is in {folder}")
 
     def _open_link(self) -> Link:
         if self._link is None:

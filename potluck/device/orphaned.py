@@ -1,17 +1,13 @@
-"""A device whose coordinator is gone: it looks for it, and writes down what it holds if it does not come back."""
+"""A device whose coordinator is gone looks for it."""
 
 from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterable
-from pathlib import Path
+from collections.abc import Callable
 
-from potluck.compute.runner import StageState
 from potluck.device.entering import CoordinatorClient, let_in
 from potluck.errors import PotluckError
-from potluck.tensors.snapshot import encode, take
-from potluck.types import Held
 from potluck.wire.control_channel import ControlClient
 from potluck.wire.messages import FromCoordinator, Hello
 from potluck.wire.trust import Trust
@@ -39,14 +35,3 @@ def found_again(
                 client.close()
         time.sleep(_PAUSE_S)  # it may still believe in the old connection
     return None
-
-
-def write_held(name: str, states: Iterable[tuple[Held, StageState]]) -> Path:
-    """Writes every state that is held as a file of its own, with its digest; returns the folder."""
-    folder = Path(f"held-by-{name}-{time.strftime('%Y%m%d-%H%M%S')}")
-    folder.mkdir(parents=True)
-    for held, state in states:
-        data = encode(take(held.round, {**state.parameters, **state.buffers}, state.optimizer))
-        path = folder / f"round-{held.round}-stage-{held.stage}{'' if held.live else '-copy'}.safetensors"
-        path.write_bytes(data)
-    return folder

@@ -55,10 +55,6 @@ class OwnWork:
         """Who it is for the server; 0 before it was let in."""
         return self._worker.incarnation if self._worker is not None else 0
 
-    def tensors(self) -> dict[str, torch.Tensor]:
-        """The weights that it trains, if it does."""
-        return self._worker.tensors() if self._worker is not None and self.incarnation else {}
-
     def load(self, order: Load, timeout_s: float) -> Loaded:
         """Makes the model and the data ready and sees how long a step takes; says what is wrong, if something is.
 

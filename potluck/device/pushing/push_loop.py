@@ -55,10 +55,6 @@ class PushLoop:
         """Who it is for the server; 0 before it was let in."""
         return self._client.incarnation if self._client is not None else 0
 
-    def tensors(self) -> dict[str, torch.Tensor]:
-        """Its weights as they are."""
-        return self._trainer.tensors()
-
     # --- from the listening thread
 
     def hear(self, news: News) -> None:

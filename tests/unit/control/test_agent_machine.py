@@ -169,12 +169,12 @@ def test_it_holds_on_when_the_coordinator_is_gone_if_it_has_something() -> None:
     state, orders = after(prepare(), Assembled(term=1), gone)
     assert orders == [Seek(why="closed")]
     assert after(HeldLongEnough(), state=state)[1] == [
-        Leave(reason="the coordinator did not come back", in_order=False, keep=True)
+        Leave(reason="the coordinator did not come back", in_order=False)
     ]
     _, orders = after(Abandon(run="run", term=1, reason="back"), state=state)
     assert orders == [Tell(message=Holding(term=1, states=(live(0),)))]
     _, orders = after(Stop(reason="finished"), state=state)  # says one that never asked for it
-    assert orders == [Leave(reason="finished", in_order=False, keep=True)]
+    assert orders == [Leave(reason="finished", in_order=False)]
     _, orders = after(Abandon(run="another", term=1, reason="back"), state=state)
     assert orders == [Tell(message=Holding(term=1, states=()))]
     impatient = AgentState(me="b", patient=False)

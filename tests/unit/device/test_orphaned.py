@@ -1,20 +1,16 @@
-"""A device whose coordinator is gone: what it writes down, and when it takes somebody for the coordinator again."""
+"""A device whose coordinator is gone: when it takes somebody for the coordinator again."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
-from potluck.compute.runner import StageState
 from potluck.device.entering import first_words
-from potluck.device.orphaned import found_again, write_held
-from potluck.tensors.snapshot import parse
-from potluck.types import DeviceSpec, Held
+from potluck.device.orphaned import found_again
+from potluck.types import DeviceSpec
 from potluck.wire.channel import Received
 from potluck.wire.control_channel import ControlServer
 from potluck.wire.messages import FromAgent, FromCoordinator, Stop, Welcome
@@ -63,22 +59,3 @@ def test_it_looks_no_longer_than_it_holds_or_once_it_is_closed(server: Server) -
     assert found_again(server.address, HELLO, 0.0, lambda: False, ON_THIS_MACHINE) is None
     assert found_again(server.address, HELLO, SOON_S, lambda: True, ON_THIS_MACHINE) is None
     assert server.events.empty()
-
-
-def test_every_state_is_written_as_a_file_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    live = StageState({"w": torch.ones(2)}, {"b": torch.arange(3)}, {"w/m": torch.full((2,), 0.5)})
-    copy = StageState({"w": torch.zeros(2)}, {})
-    folder = write_held(
-        "laptop",
-        [(Held(term=2, stage=1, round=7, live=True), live), (Held(term=2, stage=0, round=5), copy)],
-    )
-    assert folder.name.startswith("held-by-laptop-")
-    assert sorted(p.name for p in folder.iterdir()) == [
-        "round-5-stage-0-copy.safetensors",
-        "round-7-stage-1.safetensors",
-    ]
-    found = parse((folder / "round-7-stage-1.safetensors").read_bytes(), "held")
-    wanted = {"weights:w": torch.ones(2), "weights:b": torch.arange(3), "optimizer:w/m": torch.full((2,), 0.5)}
-    assert found.keys() == wanted.keys()
-    assert all(torch.equal(found[name], wanted[name]) for name in wanted)
