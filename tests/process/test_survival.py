@@ -214,6 +214,7 @@ def test_a_round_that_kills_twice_is_named(tmp_path: Path) -> None:
         def record(self, record: object) -> None:
             if isinstance(record, PlanAdopted) and record.term > 1:
                 self.done = record.round > 3
+            super().record(record)
 
     def deed(live: LiveFleet) -> None:
         first = sorted(live.roster.specs)[0]
