@@ -7,6 +7,7 @@ from collections.abc import Collection, Hashable, Mapping
 
 from potluck.compress.codec_registry import codec_named
 from potluck.plan.schedule.known_schedules import schedule_named
+from potluck.plan.schedule.schedules import order_of
 from potluck.types import ModelFacts, Plan
 
 
@@ -39,7 +40,7 @@ def why_added_otherwise(plan: Plan, facts: ModelFacts) -> str:
 
 def _in_turn(plan: Plan, stage: int) -> bool:
     """Whether backwards come in the order of micro-batches, which is the order that one device adds in."""
-    order = schedule_named(plan.schedule).order(plan.depth(stage), plan.micro_batches)
+    order = order_of(schedule_named(plan.schedule), plan.depth(stage), plan.micro_batches)
     backwards = [j for work, j in order if work == "backward"]
     return backwards == sorted(backwards)
 

@@ -16,7 +16,7 @@ from importlib.metadata import entry_points
 from pathlib import Path
 
 from potluck.advice import one_line
-from potluck.errors import InputError
+from potluck.errors import InputError, PotluckError
 
 VARIABLE = "POTLUCK_EXTENSIONS"  # names of modules and paths of .py files, separated by commas
 GROUP = "potluck.extensions"  # of entry points of installed packages
@@ -41,6 +41,8 @@ def _importer(name: str) -> Callable[[], object]:
 def _tried(load: Callable[[], object], what: str, fix: str) -> None:
     try:
         load()
+    except PotluckError as error:  # what it registers is refused, and why says what to do
+        raise InputError(f"{what}: {error}") from error
     except (Exception, SystemExit) as error:  # an extension may fail in any way
         why = one_line(error)
         raise InputError(f"{what} cannot be imported ({why}); {fix}") from error

@@ -12,7 +12,7 @@ import msgspec
 
 from potluck.plan.schedule.holders import own_micro_batches, stage_of
 from potluck.plan.schedule.known_schedules import schedule_named
-from potluck.plan.schedule.schedules import Way
+from potluck.plan.schedule.schedules import Way, order_of
 from potluck.types import Plan
 
 ActionKind = Literal[
@@ -52,7 +52,7 @@ def actions(plan: Plan, device: str, micro_batches: int) -> tuple[Action, ...]:
     mine = own_micro_batches(plan.stages[stage], device, micro_batches)
     listed: list[Action] = []
     late, owing = late_weights(plan, stage), list[int]()
-    for work, micro_batch in schedule_named(plan.schedule).order(plan.depth(stage), micro_batches):
+    for work, micro_batch in order_of(schedule_named(plan.schedule), plan.depth(stage), micro_batches):
         if micro_batch in mine:
             step = _step(work, micro_batch, first=stage == 0, last=stage == len(plan.stages) - 1)
             if late and work == "backward":

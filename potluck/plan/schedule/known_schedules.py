@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from potluck.errors import PlanError
+from potluck.errors import InputError, PlanError
 from potluck.plan.schedule.one_f_one_b import OneForwardOneBackward
 from potluck.plan.schedule.schedules import Schedule
 
@@ -10,7 +10,9 @@ _KNOWN: dict[str, Schedule] = {}
 
 
 def register(schedule: Schedule) -> None:
-    """Plans may name it from now on; it takes the place of another of that name."""
+    """Plans may name it from now on."""
+    if _KNOWN.get(schedule.name, schedule) is not schedule:
+        raise InputError(f"schedule {schedule.name!a}: there is one already; give yours another name")
     _KNOWN[schedule.name] = schedule
 
 

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
-from itertools import accumulate
+from itertools import accumulate, islice
 from typing import ClassVar, Literal
+
+from potluck.advice import one_line
+from potluck.errors import PlanError
 
 Way = Literal["forward", "backward"]
 Pass = tuple[Way, int]  # with its micro-batch
@@ -22,7 +25,7 @@ class Schedule(ABC):
     flushes: ClassVar[bool] = True  # whether a round ends with nothing in flight
 
     @abstractmethod
-    def order(self, depth: int, micro_batches: int) -> Sequence[Pass]:
+    def order(self, depth: int, micro_batches: int) -> Iterable[Pass]:
         """What a stage does in a round: each micro-batch once forward, and later once backward."""
 
     def in_flight(self, depth: int, micro_batches: int) -> int:
@@ -46,7 +49,29 @@ class Schedule(ABC):
         return "" if depths[stage] > 0 else f"{depths[stage]} is no depth; give at least 1, or leave it out"
 
 
+@lru_cache(maxsize=128)
+def order_of(schedule: Schedule, depth: int, micro_batches: int) -> tuple[Pass, ...]:
+    """What a stage does in a round; PlanError with the schedule's name if that is no order of the whole work."""
+    wanted = {(way, j) for way in ("forward", "backward") for j in range(micro_batches)}
+    try:  # somebody else may have written it
+        found = tuple(islice(schedule.order(depth, micro_batches), len(wanted) + 1))
+        strange = next((work for work in found if work not in wanted), None)
+    except Exception as error:
+        raise _wrong_order(schedule, f"gives no order ({one_line(error)})", depth, micro_batches) from error
+    if strange is not None:
+        raise _wrong_order(schedule, f"has {ascii(strange)[:80]} in its order", depth, micro_batches)
+    if len(found) != len(wanted) or set(found) != wanted:
+        raise _wrong_order(schedule, "forgets or repeats work", depth, micro_batches)
+    return found
+
+
+def _wrong_order(schedule: Schedule, what: str, depth: int, micro_batches: int) -> PlanError:
+    where = f"in a stage of depth {depth} with {micro_batches} micro-batches"
+    right = f'("forward", j) and ("backward", j) once for each j from 0 to {micro_batches - 1}'
+    return PlanError(f"plan: schedule: {schedule.name!a} {what} {where}; correct its order: {right}")
+
+
 @lru_cache(maxsize=4096)
 def _most_open(schedule: Schedule, depth: int, micro_batches: int) -> int:
-    changes = (1 if work == "forward" else -1 for work, _ in schedule.order(depth, micro_batches))
+    changes = (1 if work == "forward" else -1 for work, _ in order_of(schedule, depth, micro_batches))
     return max(accumulate(changes), default=0)

@@ -6,7 +6,7 @@ from itertools import accumulate
 
 from potluck.plan.schedule.holders import own_micro_batches, stage_of
 from potluck.plan.schedule.known_schedules import schedule_named
-from potluck.plan.schedule.schedules import Schedule
+from potluck.plan.schedule.schedules import Schedule, order_of
 from potluck.types import Plan, Stage
 
 
@@ -22,7 +22,7 @@ def most_in_flight(schedule: Schedule, stage: Stage, device: str, depth: int, mi
     mine = own_micro_batches(stage, device, micro_batches)
     if len(mine) == micro_batches:
         return schedule.in_flight(depth, micro_batches)
-    order = schedule.order(depth, micro_batches)
+    order = order_of(schedule, depth, micro_batches)
     return max(accumulate(1 if work == "forward" else -1 for work, j in order if j in mine), default=0)
 
 

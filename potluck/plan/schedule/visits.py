@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from functools import lru_cache
 
 from potluck.errors import PlanError
-from potluck.plan.schedule.schedules import Pass, Schedule, Way
+from potluck.plan.schedule.schedules import Pass, Schedule, Way, order_of
 
 Visit = tuple[int, Way, int]  # stage, work, micro-batch
 
@@ -19,9 +19,7 @@ def visits(schedule: Schedule, depths: tuple[int, ...], micro_batches: int) -> t
     backward comes before the tick of its stage's depth. So messages of 1F1B get their turn on a line in an order that
     is nearly the one of time.
     """
-    orders = [schedule.order(depth, micro_batches) for depth in depths]
-    for depth, order in zip(depths, orders, strict=True):
-        _check(schedule, order, depth, micro_batches)
+    orders = [order_of(schedule, depth, micro_batches) for depth in depths]
     progress, found, tick = _Progress(orders), list[Visit](), 0
     while len(found) < sum(map(len, orders)):
         some = [v for p in reversed(range(len(depths))) if tick >= depths[p] for v in progress.step(p, "backward")]
@@ -34,13 +32,6 @@ def visits(schedule: Schedule, depths: tuple[int, ...], micro_batches: int) -> t
         found += some
         tick += 1
     return tuple(found)
-
-
-def _check(schedule: Schedule, order: Sequence[Pass], depth: int, micro_batches: int) -> None:
-    wanted = {(way, j) for way in ("forward", "backward") for j in range(micro_batches)}
-    if len(order) != len(wanted) or set(order) != wanted:
-        where = f"in a stage of depth {depth} with {micro_batches} micro-batches"
-        raise PlanError(f"plan: schedule: {schedule.name!a} forgets or repeats work {where}; correct its order")
 
 
 class _Progress:

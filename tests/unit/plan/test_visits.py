@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from potluck.errors import PlanError
+from potluck.errors import InputError, PlanError
 from potluck.plan.schedule import known_schedules
 from potluck.plan.schedule.known_schedules import register, schedule_named
 from potluck.plan.schedule.one_f_one_b import OneForwardOneBackward
-from potluck.plan.schedule.schedules import Pass, Schedule
+from potluck.plan.schedule.schedules import Pass, Schedule, order_of
 from potluck.plan.schedule.visits import Visit, visits
 
 some = settings(max_examples=200, deadline=None, derandomize=True)
@@ -86,7 +86,7 @@ def test_everything_a_visit_waits_for_stands_before_it(
         if work == "backward" and p + 1 < len(depths):
             assert place[p + 1, "backward", j] < place[p, "backward", j]
     for p, depth in enumerate(depths):
-        assert [(work, j) for q, work, j in found if q == p] == list(schedule.order(depth, micro_batches))
+        assert [(work, j) for q, work, j in found if q == p] == list(order_of(schedule, depth, micro_batches))
 
 
 @some
@@ -100,7 +100,7 @@ def test_as_many_are_in_flight_as_a_stage_is_deep(depth: int, micro_batches: int
 
 def test_what_cannot_be_worked_through_is_refused_in_one_line() -> None:
     with pytest.raises(
-        PlanError, match=r"^plan: schedule: 'forgetful' forgets .* of depth 2 with 3 .*; correct its order$"
+        PlanError, match=r"^plan: schedule: 'forgetful' forgets .* of depth 2 with 3 .*; correct its order: "
     ):
         visits(Forgetful(), (2, 1), 3)
     with pytest.raises(
@@ -109,6 +109,63 @@ def test_what_cannot_be_worked_through_is_refused_in_one_line() -> None:
         visits(Eager(), (2, 1), 3)
     with pytest.raises(PlanError, match=r"^plan: schedule: '1f1b' deadlocks with depths 1, 2: stage 0 waits"):
         visits(ONE_F_ONE_B, (1, 2), 3)
+
+
+class Asked(Schedule):
+    """Answers what a test wants."""
+
+    name = "asked"
+
+    def __init__(self, answer: Callable[[int], Iterable[Pass]]) -> None:
+        self.answer = answer
+
+    def order(self, depth: int, micro_batches: int) -> Iterable[Pass]:
+        return self.answer(micro_batches)
+
+
+def one_by_one(micro_batches: int) -> Iterator[Pass]:
+    for j in range(micro_batches):
+        yield "forward", j
+        yield "backward", j
+
+
+def test_an_order_may_be_a_generator_and_is_asked_once() -> None:
+    asked: list[int] = []
+
+    def answer(micro_batches: int) -> Iterable[Pass]:
+        asked.append(micro_batches)
+        return one_by_one(micro_batches)
+
+    schedule = Asked(answer)
+    for _ in range(2):
+        assert order_of(schedule, 1, 2) == (("forward", 0), ("backward", 0), ("forward", 1), ("backward", 1))
+    assert schedule.in_flight(1, 2) == 1
+    assert asked == [2]
+
+
+@pytest.mark.parametrize(
+    ("answer", "why"),
+    [
+        (lambda n: 1 / 0, r"gives no order \(ZeroDivisionError: division by zero\)"),
+        (lambda n: None, r"gives no order \(TypeError: 'NoneType' object is not iterable\)"),
+        (lambda n: [("forwards", j) for j in range(n)], r"has \('forwards', 0\) in its order"),
+        (lambda n: [("forward", n)], r"has \('forward', 3\) in its order"),
+        (lambda n: (("forward", 0) for _ in iter(int, 1)), "forgets or repeats work"),
+    ],
+)
+def test_what_is_no_order_is_refused_with_the_name_of_the_schedule(
+    answer: Callable[[int], Iterable[Pass]], why: str
+) -> None:
+    with pytest.raises(PlanError, match=rf"^plan: schedule: 'asked' {why} in a stage of depth 2 with 3 .*; correct"):
+        Asked(answer).in_flight(2, 3)
+
+
+def test_a_name_is_of_one_schedule(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(known_schedules, "_KNOWN", {"1f1b": ONE_F_ONE_B})
+    register(ONE_F_ONE_B)  # the very same
+    with pytest.raises(InputError, match=r"^schedule '1f1b': there is one already; give yours another name$"):
+        register(OneForwardOneBackward())
+    assert schedule_named("1f1b") is ONE_F_ONE_B
 
 
 def test_a_schedule_is_known_by_its_name_once_it_is_registered(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -65,6 +65,17 @@ def test_what_cannot_be_imported_gets_one_line(folder, content, why):
             assert "\n" not in str(it.value)
 
 
+def test_what_an_extension_registers_wrongly_is_said_as_it_is(folder):
+    (folder / "taken.py").write_text(
+        "from potluck.plan.schedule.known_schedules import register\n"
+        "from potluck.plan.schedule.one_f_one_b import OneForwardOneBackward\n"
+        "register(OneForwardOneBackward())\n"
+    )
+    why = r"taken.py': schedule '1f1b': there is one already; give yours another name$"
+    with pytest.raises(InputError, match=f"^{VARIABLE}: '.*{why}"):
+        load_extensions({VARIABLE: f"{folder}/taken.py"})
+
+
 def test_a_package_that_cannot_be_imported_is_named(folder):
     _package(folder, "gone_extension")
     with pytest.raises(InputError, match=r"^extension 'mine' of added cannot be imported .*; repair or uninstall"):
