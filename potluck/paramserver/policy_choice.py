@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from potluck.advice import one_line
 from potluck.errors import InputError
+from potluck.paramserver.asked_policy import asked
 from potluck.paramserver.policies import adacomm, adsp, asp, bsp, local, ours, ssp
 from potluck.paramserver.policy import Policy
 from potluck.paramserver.policy_values import Factory, Make
@@ -29,7 +31,7 @@ class Choice:
 
     def policy(self, slowest_s: float) -> Policy:
         """The policy, given how long a step takes the slowest worker."""
-        return self.make(slowest_s)
+        return asked(self.name, self.make, slowest_s)
 
 
 def register(name: str, factory: Factory) -> None:
@@ -47,8 +49,11 @@ def choose(text: str) -> Choice:
     """What `NAME` or `NAME:VALUE` asks for."""
     name, colon, value = text.partition(":")
     if name not in _FACTORIES:
-        raise InputError(f"--sync {text!r}: no such policy; give one of {', '.join(policy_names())}")
+        fix = "name the file that adds it in POTLUCK_EXTENSIONS"
+        raise InputError(f"--sync {text!r}: no such policy; give one of {', '.join(policy_names())}, or {fix}")
     try:
         return Choice(name, _FACTORIES[name](value if colon else None))
     except InputError as error:
         raise InputError(f"--sync {text!r}: {error}") from None
+    except Exception as error:
+        raise InputError(f"--sync {text!r}: its factory failed ({one_line(error)}); repair it") from error

@@ -42,7 +42,11 @@ def test_it_decides_when_devices_push_and_each_push_counts_once(
     ("file", "sync", "why"),
     [
         (str(FILE), "every-so-often:0", "give a number of steps between two pushes, at least 1"),
-        ("", "every-so-often", "no such policy; give one of bsp, ssp, asp, local, adacomm, adsp, ours\n"),
+        (
+            "",
+            "every-so-often",
+            "no such policy; give one of bsp, ssp, asp, local, adacomm, adsp, ours, or name the file ",
+        ),
     ],
 )
 def test_a_wrong_value_or_a_policy_that_was_not_loaded_is_named_before_anything_starts(

@@ -10,7 +10,7 @@ from collections.abc import Callable
 import msgspec
 import torch
 
-from potluck.errors import LinkError, PotluckError
+from potluck.errors import InputError, LinkError, PotluckError
 from potluck.paramserver.messages import PATIENCE_S, PULL, PUSH, PullWords, PushWords, worker_link
 from potluck.paramserver.server import Admission, ParameterServer, Release, Reply, Weights
 from potluck.tensors.vectors import receive_vector, send_vector
@@ -155,6 +155,8 @@ class Serving:
         while True:
             try:
                 return self._server.push(said.push, difference, said.overhead_s, time.monotonic())
+            except InputError:  # of the policy, which will not be another one
+                raise
             except PotluckError as error:
                 self._stuck(error)
                 if self._over.wait(_AGAIN_S):

@@ -29,7 +29,7 @@ def test_a_policy_of_somebody_else_is_named_as_ours_are(monkeypatch: pytest.Monk
     register("theirs", counted(lambda steps, period_s: Lockstep(2 * steps), "pairs of steps", usual=3))
     made = [choose(text).policy(0.1) for text in ("theirs", "theirs:4")]
     assert [policy.steps for policy in made if isinstance(policy, Lockstep)] == [6, 8]
-    with pytest.raises(InputError, match=r"give one of bsp, .*, theirs$"):
+    with pytest.raises(InputError, match=r"give one of bsp, .*, theirs, or name the file .* in POTLUCK_EXTENSIONS$"):
         choose("thiers")
     with pytest.raises(InputError, match="give a number of pairs of steps, at least 1"):
         choose("theirs:x")
