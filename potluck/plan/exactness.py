@@ -18,10 +18,9 @@ def why_not_uncut(plan: Plan, facts: ModelFacts) -> str:
 
 def why_changed_on_the_way(plan: Plan) -> str:
     """Why what arrives behind a cut is not what was made before it; "": it is. Nothing leaves the last stage."""
-    for index, stage in enumerate(plan.stages[:-1]):
-        if not codec_named(stage.codec).exact:
-            return f"what leaves stage {index}, and the gradients that come back, are rounded by codec {stage.codec!r}"
-    return ""
+    rounded = [(i, s.codec) for i, s in enumerate(plan.stages[:-1]) if not codec_named(s.codec).exact]
+    parts = [f"what leaves stage {i}, and the gradients that come back, are rounded by codec {c!r}" for i, c in rounded]
+    return " and ".join(parts)
 
 
 def why_added_otherwise(plan: Plan, facts: ModelFacts) -> str:

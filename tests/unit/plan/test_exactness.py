@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pytest
+from msgspec.structs import replace
 
-from potluck.plan.exactness import why_not_alike, why_not_uncut
+from potluck.plan.exactness import why_changed_on_the_way, why_not_alike, why_not_uncut
 from potluck.types import Member, Plan, Sharing, Stage
+from tests.extending import half_precision as half_precision  # which adds a codec
 from tests.unit.builders import facts
 
 TIED = facts(4, tied=(("embed.weight", (0, 3)),))
@@ -55,6 +57,15 @@ def test_a_group_by_turns_is_like_one_device_that_adds_as_it_does_but_not_like_o
     assert why_not_uncut(shared, PLAIN).startswith(uncut)
     assert bool(why_not_uncut(shared, PLAIN)) == bool(uncut)
     assert "shared by a group" in why_not_alike([plan(4), shared], PLAIN, ALIKE)
+
+
+def test_every_stage_that_rounds_is_named() -> None:
+    cut = plan(1, 2, 3, 4)
+    codecs = ("half", "raw", "half", "half")
+    stages = tuple(replace(stage, codec=codec) for stage, codec in zip(cut.stages, codecs, strict=True))
+    why = why_changed_on_the_way(replace(cut, stages=stages))
+    assert [number for number in range(4) if f"leaves stage {number}," in why] == [0, 2]
+    assert why_changed_on_the_way(cut) == ""
 
 
 def test_machines_of_several_kinds_round_in_their_own_ways() -> None:
