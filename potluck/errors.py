@@ -23,6 +23,10 @@ class PlanError(InputError):
     """A plan that cannot be run; the message names the field."""
 
 
+class CodecError(PotluckError):
+    """A codec did what no codec may: the same on every device, so the run ends."""
+
+
 class DeviceError(PotluckError):
     """A device failed, vanished or refused."""
 

@@ -7,13 +7,19 @@ from potluck.compress.raw import Raw
 from potluck.errors import InputError
 from potluck.types import RAW
 
+_PARTS = ("name", "exact", "bytes", "seconds", "encode", "decode")
 _RAW = Raw()
 _known: dict[str, Codec] = {RAW: _RAW}
 
 
 def register(codec: Codec) -> None:
     """Makes a codec known, once and under one name: two that differ would make two numbers of one message."""
-    if codec.name in _known:
+    if missing := [part for part in _PARTS if not hasattr(codec, part)]:
+        of = ascii(getattr(codec, "name", type(codec).__name__))
+        raise InputError(f"codec {of}: it has no {' and no '.join(missing)}; see docs/extending.md")
+    if isinstance(codec, type):
+        raise InputError(f"codec {codec.name!r}: the class itself is given; register one of it: {codec.__name__}()")
+    if _known.get(codec.name, codec) is not codec:
         raise InputError(f"codec {codec.name!r}: there is one already; give yours another name")
     _known[codec.name] = codec
 

@@ -8,14 +8,15 @@ from typing import NamedTuple
 
 import torch
 
-from potluck.advice import said
+from potluck.advice import described, one_line
 from potluck.compress.codec import FLOATS, Codec
-from potluck.errors import LinkError
+from potluck.errors import CodecError, LinkError
 from potluck.tensors.parcels import pack, unpack
 from potluck.types import RAW
 from potluck.wire.link import Buffer
 
 _MOST_PARTS = 255  # of a tensor: its count is one byte of the message
+_SAME = "repair it, and have the same on every device"
 
 
 class Like(NamedTuple):
@@ -36,9 +37,25 @@ def pack_coded(tensors: Sequence[torch.Tensor | None], codec: Codec) -> list[Buf
 def _encoded(tensor: torch.Tensor | None, codec: Codec) -> Sequence[torch.Tensor | None]:
     if tensor is None or not _is_coded(tensor.dtype):
         return [tensor]
-    parts = codec.encode(tensor.detach())
+    parts = _made(codec, tensor.detach())
+    shape, dtype = tuple(tensor.shape), str(tensor.dtype).removeprefix("torch.")
+    size, most = sum(part.nbytes for part in parts), codec.bytes(shape, dtype)
+    if size > most:
+        why = f"made {size} bytes of a {shape} {dtype} tensor, where its bytes says {most}; correct its bytes"
+        raise CodecError(f"codec {codec.name!r} {why}")
+    return parts
+
+
+def _made(codec: Codec, tensor: torch.Tensor) -> Sequence[torch.Tensor]:
+    """The parts that a codec makes of a tensor, if parts they are."""
+    try:
+        parts = codec.encode(tensor)
+    except Exception as error:
+        raise CodecError(f"codec {codec.name!r} cannot encode a tensor ({one_line(error)}); repair it") from error
+    if not isinstance(parts, list | tuple) or not all(isinstance(part, torch.Tensor) for part in parts):
+        raise CodecError(f"codec {codec.name!r} made {described(parts)} of a tensor; let encode give a list of tensors")
     if not 0 < len(parts) <= _MOST_PARTS:
-        raise LinkError(f"codec {codec.name!r} made {len(parts)} parts of a tensor; make it 1 to {_MOST_PARTS}")
+        raise CodecError(f"codec {codec.name!r} made {len(parts)} parts of a tensor; make it 1 to {_MOST_PARTS}")
     return parts
 
 
@@ -62,12 +79,14 @@ def _decoded(parts: Iterator[torch.Tensor | None], codec: Codec, like: Like) -> 
         return found[0] if found else None
     try:
         tensor = codec.decode(found, like.shape, like.dtype)
-    except Exception as error:  # of a codec that was given what another has not made
-        what = said(error)
-        raise LinkError(f"codec {codec.name!r} cannot decode a message ({what}); the link is broken") from error
+    except Exception as error:
+        what = f"cannot decode a message ({one_line(error)})"
+        raise CodecError(f"codec {codec.name!r} {what}; {_SAME}") from error
+    if not isinstance(tensor, torch.Tensor):
+        raise CodecError(f"codec {codec.name!r} decoded a message to {described(tensor)}; let decode give a tensor")
     if tuple(tensor.shape) != like.shape or tensor.dtype != like.dtype:
         got = f"{tuple(tensor.shape)} {tensor.dtype} instead of {like.shape} {like.dtype}"
-        raise LinkError(f"codec {codec.name!r} decoded a message to {got}; the link is broken")
+        raise CodecError(f"codec {codec.name!r} decoded a message to {got}; {_SAME}")
     return tensor
 
 

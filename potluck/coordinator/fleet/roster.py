@@ -15,7 +15,7 @@ from potluck import __version__
 from potluck.control.naming import Caller, Known, name_for
 from potluck.control.suspicion import Suspicion
 from potluck.coordinator.fleet.awaiting import Awaiting
-from potluck.errors import DeviceLost, InputError, Overdue, PotluckError
+from potluck.errors import CodecError, DeviceLost, InputError, Overdue, PotluckError
 from potluck.types import DeviceSpec
 from potluck.wire.channel import PATIENT_S, Connected, Disconnected, FixedWatch
 from potluck.wire.control_channel import ControlServer
@@ -235,6 +235,8 @@ class Roster:
     def _failure(self, name: str, message: Failed) -> PotluckError:
         if message.exit_code == InputError.exit_code and self.closed:  # while others train, it is only a device less
             return InputError(f"device {name}: {message.text}")
+        if message.exit_code == CodecError.exit_code:  # whoever is in its place fails too
+            return CodecError(f"device {name}: {message.text}")
         return self._gone(name, f"device {name}: {message.text}")
 
     def _gone(self, name: str, how: str, *, silent: bool = False) -> DeviceLost:

@@ -22,6 +22,17 @@ def test_two_codecs_of_one_name_are_refused() -> None:
         register(Half())
 
 
+def test_what_is_no_codec_is_refused_when_it_is_registered() -> None:
+    class Halved:
+        name, exact = "halved", False
+        bytes, encode = Half.bytes, Half.encode
+
+    with pytest.raises(InputError, match=r"^codec 'halved': it has no seconds and no decode; see docs/extending.md$"):
+        register(Halved())  # type: ignore[arg-type]
+    with pytest.raises(InputError, match=r"^codec 'half': the class itself is given; register one of it: Half\(\)$"):
+        register(Half)  # type: ignore[arg-type]
+
+
 def test_only_floating_point_numbers_weigh_what_the_codec_says() -> None:
     assert [wire_bytes("raw", (2, 3), dtype) for dtype in ("float32", "bool")] == [24, 6]
     assert {wire_bytes(Half.name, (2, 3), dtype) for dtype in FLOATS} == {12}

@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from potluck.errors import DeviceError, DeviceLost
+from potluck.errors import CodecError, DeviceError, DeviceLost
 from potluck.wire.channel import Disconnected, Received
 from potluck.wire.messages import PROTOCOL, Failed, Leaving, Linked, Stop, Welcome
 from tests.unit.coordinator.fake_server import roster_of
@@ -233,6 +233,16 @@ def test_a_newcomer_that_cannot_do_it_does_not_end_the_run_of_others():
         roster.next(time.monotonic() + 5.0, "waiting")
     assert lost.value.device == "new"
     assert set(roster.specs) == {"a"}
+
+
+def test_a_codec_that_fails_ends_the_run_as_it_would_on_every_device():
+    roster, server = roster_of()
+    server.arrives(1, "a")
+    roster.gather(1, 5.0, _nobody)
+    roster.closed = False
+    server.events.put(Received(1, Failed(text="codec 'theirs' made 0 parts", exit_code=CodecError.exit_code)))
+    with pytest.raises(CodecError, match=r"^device a: codec 'theirs' made 0 parts$"):
+        roster.next(time.monotonic() + 5.0, "waiting")
 
 
 def test_one_that_left_may_come_again_under_its_name():

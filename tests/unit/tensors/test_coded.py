@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 
 import pytest
 import torch
 
 from potluck.compress.codec_registry import codec_named
 from potluck.compress.raw import Raw
-from potluck.errors import LinkError
+from potluck.errors import CodecError, LinkError
 from potluck.tensors.coded import Like, pack_coded, unpack_coded
 from potluck.tensors.parcels import pack
 from tests.extending import half_precision
@@ -24,6 +25,9 @@ class InParts(Raw):
     """Sends each row by itself, with how many there are."""
 
     name = "in parts"
+
+    def bytes(self, shape: tuple[int, ...], dtype: str) -> int:
+        return super().bytes(shape, dtype) + 8
 
     def encode(self, tensor: torch.Tensor) -> Sequence[torch.Tensor]:
         return [torch.tensor(len(tensor)), *tensor]
@@ -69,8 +73,43 @@ class Nothing(Raw):
 
 
 def test_a_codec_that_sends_nothing_is_stopped_where_it_sends() -> None:
-    with pytest.raises(LinkError, match="codec 'nothing' made 0 parts"):
+    with pytest.raises(CodecError, match="codec 'nothing' made 0 parts"):
         pack_coded([torch.rand(1)], Nothing())
+
+
+class Faulty(Raw):
+    """Does what a test wants."""
+
+    name = "faulty"
+
+    def __init__(
+        self, encode: Callable[[torch.Tensor], object] = lambda tensor: [tensor],
+        decode: Callable[[Sequence[torch.Tensor]], object] = lambda parts: parts[0], item_bytes: int = 4,
+    ) -> None:  # fmt: skip
+        self.encode, self.item_bytes = encode, item_bytes  # type: ignore[method-assign, assignment]
+        self.decode = lambda parts, shape, dtype: decode(parts)  # type: ignore[method-assign, assignment, return-value]
+
+    def bytes(self, shape: tuple[int, ...], dtype: str) -> int:
+        return self.item_bytes * math.prod(shape)
+
+
+@pytest.mark.parametrize(
+    ("codec", "why"),
+    [
+        (Faulty(encode=lambda tensor: 1 / 0), r"cannot encode a tensor \(ZeroDivisionError: .*\); repair it"),
+        (Faulty(encode=lambda tensor: tensor), "made a Tensor of a tensor; let encode give a list of tensors"),
+        (Faulty(encode=lambda tensor: [1]), "made a list of a tensor; let encode give a list of tensors"),
+        (Faulty(item_bytes=2), r"made 24 bytes of a \(2, 3\) float32 tensor, where its bytes says 12; correct .*"),
+        (Faulty(decode=lambda parts: 1 / 0), r"cannot decode a message \(ZeroDivisionError: .*\); repair it, .*"),
+        (Faulty(decode=lambda parts: None), "decoded a message to None; let decode give a tensor"),
+        (Faulty(decode=lambda parts: parts[0][0]), r"decoded a message to \(3,\) torch.float32 instead of .*"),
+        (Faulty(decode=lambda parts: parts[0].half()), r"decoded a message to \(2, 3\) torch.float16 instead of .*"),
+    ],
+)  # fmt: skip
+def test_a_codec_that_fails_is_named(codec: Faulty, why: str) -> None:
+    with pytest.raises(CodecError, match=f"^codec 'faulty' {why}$") as caught:
+        unpack_coded(sent([torch.rand(2, 3)], codec), codec, [Like((2, 3), torch.float32)], CPU)
+    assert "link" not in str(caught.value)
 
 
 WHOLE = sent([torch.rand(2, 3)])
@@ -78,8 +117,6 @@ DAMAGED = {
     "nothing": ([], HALF),
     "too few tensors": ([memoryview(b""), *sent([])[1:]], HALF),
     "counts that are wrong": ([memoryview(b"\x02"), *WHOLE[1:]], HALF),
-    "another shape": (sent([torch.rand(3, 3)]), HALF),
-    "another codec": (sent([torch.rand(2, 3)]), InParts()),
 }
 
 
