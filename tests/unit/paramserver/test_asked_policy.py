@@ -7,8 +7,8 @@ from typing import cast
 import pytest
 
 from potluck.errors import InputError
+from potluck.paramserver.asked_policy import asked
 from potluck.paramserver.policy import Policy
-from potluck.paramserver.policy_choice import Choice
 from potluck.types import Pace
 
 
@@ -32,7 +32,7 @@ def _nothing(slowest_s: float) -> Policy:
 
 
 def test_it_answers_as_without_being_looked_at() -> None:
-    assert Choice("theirs", lambda slowest_s: Policy()).policy(0.1).joined("a", 1, 0.0).paces["a"].steps == 1
+    assert asked("theirs", lambda slowest_s: Policy(), 0.1).joined("a", 1, 0.0).paces["a"].steps == 1
 
 
 @pytest.mark.parametrize(
@@ -46,10 +46,10 @@ def test_it_answers_as_without_being_looked_at() -> None:
 )
 def test_what_it_does_wrong_is_said_with_its_name(make: object, why: str) -> None:
     with pytest.raises(InputError, match=f"^push policy 'theirs': {why}$"):
-        Choice("theirs", make).policy(0.1).joined("a", 1, 0.0)  # type: ignore[arg-type]
+        asked("theirs", make, 0.1).joined("a", 1, 0.0)  # type: ignore[arg-type]
 
 
 def test_a_wrong_word_is_no_yes() -> None:
-    policy = Choice("theirs", lambda slowest_s: Stubborn()).policy(0.1)
+    policy = asked("theirs", lambda slowest_s: Stubborn(), 0.1)
     with pytest.raises(InputError, match=r"^push policy 'theirs': may_go gave a str; it must give a bool$"):
         policy.may_go("a")
