@@ -58,9 +58,6 @@ class RunSinks:
                 with self._warning_of(sink):
                     sink.record(record)
 
-    def lanes(self, round: int, busy: dict[str, float]) -> None:
-        """A round's record has as much of it as is kept."""
-
     def close(self) -> None:
         """Closes every sink that is left."""
         with self._lock:

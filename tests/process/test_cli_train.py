@@ -85,7 +85,8 @@ def test_a_demo_that_was_stopped_goes_on_with_the_command_it_prints(potluck):
     assert process.returncode == 0, err
     stopped = json.loads(out.splitlines()[-1])
     assert (stopped["reason"], stopped["evaluated_after"]) == ("stopped", None)
-    code, out, err = potluck.run(*shlex.split(stopped["resume"])[1:])
+    words = shlex.split(stopped["resume"])
+    code, out, err = potluck.run(*words[words.index("train") :])
     assert code == 0, err
     resumed = json.loads(out.splitlines()[-1])
     assert (resumed["reason"], resumed["rounds"], resumed["evaluated_after"]) == ("finished", 150, 150)

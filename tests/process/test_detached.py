@@ -183,7 +183,7 @@ def test_a_run_that_was_stopped_goes_on_detached_again(potluck):
 
     potluck.job(rounds=stopped + 5)
     go_on = out.splitlines()[1].removeprefix("go on").strip()
-    code, _, err = potluck.run(*shlex.split(go_on)[1:], "--detach")
+    code, _, err = potluck.run(*shlex.split(go_on)[shlex.split(go_on).index("train") :], "--detach")
     assert code == 0, err
     code, out, err = potluck.run("attach", "run")
     assert code == 0, err
