@@ -39,7 +39,7 @@ LIMITS: dict[str, Limit] = {
 
 # A ratchet: limits that do not hold yet, and how far they are missed today. Lower them, delete them; never raise them.
 NOT_YET: dict[str, float] = {
-    "untested_files": 6,
+    "untested_files": 3,
 }
 
 # Whoever changes a file or function longer than this thinks of splitting it; nothing fails.
