@@ -136,11 +136,11 @@ class Agent:
     def leave(self) -> str:
         """Asks to be let go; says what happens before. From any thread, or a signal.
 
-        Where there is no coordinator to ask, what is held is written down.
+        Where there is no coordinator to ask, it holds on no longer.
         """
         if self._state.sought:
             self.tell(HeldLongEnough())
-            return "what it holds is written down first"
+            return "it holds on no longer"
         if self._own.leave(lambda: self._client.send(Leaving())):
             return "what it has trained is pushed first"
         self._client.send(Leaving())

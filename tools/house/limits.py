@@ -38,9 +38,7 @@ LIMITS: dict[str, Limit] = {
 }
 
 # A ratchet: limits that do not hold yet, and how far they are missed today. Lower them, delete them; never raise them.
-NOT_YET: dict[str, float] = {
-    "untested_files": 3,
-}
+NOT_YET: dict[str, float] = {}
 
 # Whoever changes a file or function longer than this thinks of splitting it; nothing fails.
 SOFT_FILE = 300
