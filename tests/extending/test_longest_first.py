@@ -37,6 +37,7 @@ def potluck(tmp_path: Path) -> Iterator[Potluck]:
 
 
 @pytest.mark.timeout(240)
+@pytest.mark.full
 def test_its_plan_trains_and_has_the_bits_of_one_device(potluck: Potluck, tmp_path: Path) -> None:
     measuring = ("--profile-seconds", "1s", "--profile-dir", "profiles")
     asked = ("--planner", "longest-first", "--out", "plan.json", "--json")
