@@ -12,13 +12,13 @@ from potluck.control.cluster_events import ComputePlan
 from potluck.control.setbacks import UnreachedPair
 from potluck.coordinator.fleet.live_fleet import LiveFleet
 from potluck.coordinator.rounds.replan import Replanner
+from potluck.coordinator.rounds.search_elsewhere import Question
 from potluck.coordinator.samples.prepared_job import PreparedJob
 from potluck.errors import PlanError, PotluckError
 from potluck.plan.cost.memory import fits
 from potluck.plan.cost.tables import Tables
 from potluck.plan.events.event_simulation import simulate
 from potluck.plan.groups import shareable
-from potluck.plan.search.plan_search import find_plan
 from potluck.plan.validate import validate
 from potluck.profile.members import of_devices
 from potluck.recover.copies import guardians
@@ -115,7 +115,8 @@ class Replacement:
         here = of_devices(profile, [d for d in (*plan.devices, *idle) if d != lost])
         try:
             sizes = [(plan.micro_batch_size, plan.micro_batches)]
-            found = find_plan(facts, here, sizes, seconds=search_s, schedule=plan.schedule).plan
+            question = Question(facts=facts, profile=here, sizes=sizes, seconds=search_s, schedule=plan.schedule)
+            found = self._changes.find(question).plan
         except PlanError:
             return near
         best = settled(found, [device.device.name for device in here.devices], cost)

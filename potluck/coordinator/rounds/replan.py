@@ -17,6 +17,7 @@ from potluck.control.setbacks import UnreachedPair
 from potluck.coordinator.fleet.fleet_profile import as_measured, measure_order, offer_samples
 from potluck.coordinator.fleet.live_fleet import LiveFleet
 from potluck.coordinator.options import Options
+from potluck.coordinator.rounds.search_elsewhere import Finder, Question, SearchElsewhere
 from potluck.coordinator.samples.prepared_job import PreparedJob
 from potluck.errors import OUT_OF_MEMORY, PlanError
 from potluck.metrics.lanes import busy_s
@@ -25,7 +26,7 @@ from potluck.plan.cost.tables import Tables
 from potluck.plan.events.event_simulation import simulate
 from potluck.plan.events.refine import at_pace
 from potluck.plan.groups import shareable
-from potluck.plan.search.plan_search import Found, find_plan
+from potluck.plan.search.plan_search import Found
 from potluck.profile.borrow import with_lent_memory
 from potluck.profile.members import limited, of_devices, with_newcomer
 from potluck.recover.repartition import estranged
@@ -44,7 +45,12 @@ _ENDED = "is gone (the connection"  # rather than silent
 class Replanner:
     """Who comes and goes, and the search for a better plan, in the background."""
 
-    def __init__(self, live: LiveFleet, prepared: PreparedJob, profile: Profile | None, options: Options) -> None:
+    def __init__(
+        self, live: LiveFleet, prepared: PreparedJob, profile: Profile | None, options: Options,
+        find: Finder | None = None,
+    ) -> None:  # fmt: skip
+        self._elsewhere = SearchElsewhere()
+        self.find: Finder = find or self._elsewhere
         self._live, self._prepared, self._say = live, prepared, options.progress
         self._measure_s, self._plan_s = min(_MEASURE_S, options.profile_s), options.plan_s
         self.profile = profile
@@ -163,7 +169,11 @@ class Replanner:
         sizes = [(plan.micro_batch_size, plan.micro_batches)]
         try:
             here_profile = of_devices(profile, here)
-            return find_plan(facts, here_profile, sizes, seconds=self._plan_s, schedule=plan.schedule)
+            return self.find(
+                Question(
+                    facts=facts, profile=here_profile, sizes=sizes, seconds=self._plan_s, schedule=plan.schedule
+                )
+            )  # fmt: skip
         except PlanError:
             return None
 
@@ -220,4 +230,5 @@ class Replanner:
 
     def close(self) -> None:
         """Waits for nothing."""
+        self._elsewhere.close()
         self._pool.shutdown(wait=False, cancel_futures=True)

@@ -10,9 +10,11 @@ import pytest
 from potluck.control.cluster_events import ComputePlan
 from potluck.coordinator.rounds import replacement
 from potluck.coordinator.rounds.replacement import Replacement
+from potluck.coordinator.rounds.search_elsewhere import Finder, Question, find_here
 from potluck.errors import PlanError
 from potluck.plan.baselines import PLANNERS
 from potluck.plan.events.event_simulation import simulate
+from potluck.plan.search.plan_search import Found
 from potluck.recover.repartition import candidates
 from potluck.types import Fleet
 from tests.unit.plan.instances import a_model, a_profile
@@ -24,12 +26,12 @@ NEAR = next(iter(candidates(PLAN, ("d2",))))
 BLOCKS = {m.device: set(range(*s.blocks)) for s in PLAN.stages for m in s.group}
 
 
-def searched_ahead() -> Replacement:
+def searched_ahead(find: Finder = find_here) -> Replacement:
     devices = tuple(d.device for d in PROFILE.devices)
     names = {d.name: d for d in devices}
     live = SimpleNamespace(fleet=Fleet(devices=devices), roster=SimpleNamespace(links=names, specs=names))
     prepared = SimpleNamespace(facts=FACTS, job=SimpleNamespace(batchnorm="refuse"))
-    changes = SimpleNamespace(profile=PROFILE, measuring=set())
+    changes = SimpleNamespace(profile=PROFILE, measuring=set(), find=find)
     it = Replacement(cast(Any, live), cast(Any, prepared), cast(Any, changes))
     it.look_ahead(PLAN)
     for found in it._ahead.values():
@@ -68,11 +70,10 @@ def test_it_is_not_used_where_copies_it_counted_on_are_missing(monkeypatch: pyte
     assert it.find(loss_of("d1", BLOCKS)) is PLAN
 
 
-def test_a_plan_found_ahead_is_the_best_one_where_that_pays_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_plan_found_ahead_is_the_best_one_where_that_pays_at_once() -> None:
     """An even chain on uneven devices is slow, and so are the plans near it; here, moving blocks costs little."""
     ahead = searched_ahead().find(loss_of("d2", with_copies()))
-    monkeypatch.setattr(replacement, "find_plan", none_found)
-    near = searched_ahead().find(loss_of("d2", with_copies()))
+    near = searched_ahead(none_found).find(loss_of("d2", with_copies()))
     assert ahead is not None
     assert near is not None
     assert simulate(ahead, FACTS, PROFILE).round_s < 0.9 * simulate(near, FACTS, PROFILE).round_s
@@ -84,5 +85,5 @@ def test_a_plan_found_ahead_is_a_near_one_where_moving_takes_long(monkeypatch: p
     assert searched_ahead().find(loss_of("d2", with_copies())) == NEAR
 
 
-def none_found(*_: object, **__: object) -> None:
+def none_found(_: Question) -> Found:
     raise PlanError("none")

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from potluck.coordinator.options import Options
 from potluck.coordinator.rounds.replan import Replanner
+from potluck.coordinator.rounds.search_elsewhere import find_here
 from potluck.plan.baselines import PLANNERS
 from potluck.plan.cost.memory import fits, peak_bytes
 from potluck.plan.cost.tables import Tables
@@ -39,7 +40,8 @@ def changes(profile: Profile | None, *names: str) -> tuple[Replanner, Roster, li
     roster, said = Roster(*names), cast(list[str], [])
     prepared = SimpleNamespace(facts=FACTS, job=SimpleNamespace(batchnorm="refuse"))
     options = Options(progress=said.append, plan_s=0.3)
-    return Replanner(cast(Any, SimpleNamespace(roster=roster)), cast(Any, prepared), profile, options), roster, said
+    live = SimpleNamespace(roster=roster)
+    return Replanner(cast(Any, live), cast(Any, prepared), profile, options, find_here), roster, said
 
 
 def searched(it: Replanner) -> None:
