@@ -19,6 +19,7 @@ from potluck.job.optimizers import Optimizer
 from potluck.program.carve import Carver, Piece
 from potluck.program.program import Program, ProgramPair, shape_of
 
+OTHER_FLOATS = 4 * 2**20  # that are touched where other work stands between two pieces: more than caches hold
 _CHUNK_S = 0.01  # a sample lasts so long: a period of a CPU quota, and sleeps of emulated devices that are exact
 
 
@@ -93,6 +94,7 @@ class Bench:
         if block is None:
             self.runner.piece = _pass_on(self.runner.piece, rig)
         self._given: dict[int, tuple[dict[int, torch.Tensor], ...]] = {}
+        self._others: torch.Tensor | None = None
 
     def inputs(self, rows: int) -> tuple[dict[int, torch.Tensor], ...]:
         """Feeds, received values and gradients of what is sent, for so many rows."""
@@ -123,6 +125,13 @@ class Bench:
         # A GPU is still busy when these calls return: then what all of them took until the end is theirs.
         stretch = 1.0 if rig.device.type == "cpu" else took / (forward.seconds + backward.seconds)
         return forward.seconds * stretch / count, backward.seconds * stretch / count
+
+    def after_others(self, rows: int) -> tuple[float, float]:
+        """Seconds of forward and of backward once other work has been done: caches hold none of this."""
+        if self._others is None:
+            self._others = torch.zeros(OTHER_FLOATS)
+        self._others.add_(1.0)
+        return self.chunk(rows, 1)
 
     def late_parts(self, rows: int, count: int, until: float) -> LateParts:
         """Of a backward pass, what is left of it when weight gradients are put off, and what those take then.

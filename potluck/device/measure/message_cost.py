@@ -7,6 +7,7 @@ import time
 import torch
 
 from potluck.device.host.cpu_pace import CpuPace
+from potluck.device.measure.bench import OTHER_FLOATS
 from potluck.errors import LinkError
 from potluck.profile.cells import middle_mean
 from potluck.tensors.parcels import pack, unpack
@@ -15,7 +16,6 @@ from potluck.wire.link import Link, Tag
 from potluck.wire.trust import Trust
 
 _MESSAGES = 16
-_BETWEEN = 4 * 2**20  # floats that are touched between two: a device computes meanwhile, and finds its caches cold
 _SMALL, _LARGE = 256, 256 * 1024  # floats
 _TIMEOUT_S = 10.0
 _NOISE_S = 1e-6  # no processor copies a megabyte in less
@@ -57,7 +57,7 @@ def _seconds(
     here: Link, there: Link, device: torch.device, pace: CpuPace, floats: int, deadline: float, look: int
 ) -> float:
     """Of one message by itself, as in a pipeline; the mean of sending and receiving it."""
-    tensor, between = torch.zeros(floats, device=device), torch.zeros(_BETWEEN)
+    tensor, between = torch.zeros(floats, device=device), torch.zeros(OTHER_FLOATS)
     costs = []
     for number in range(_MESSAGES):
         between.add_(1.0)

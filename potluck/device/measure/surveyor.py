@@ -103,10 +103,10 @@ class Surveyor:
         left_s = max(order.budget_s - (time.monotonic() - started), order.budget_s / 2)
         blocks, call_s = measure_blocks(rig, order.rows, left_s * (1 - _TOGETHER_PART), order.sizes, self._tell)
         runs = [r.blocks for r in rehearsed]
-        blocks = reconcile(rig, blocks, call_s, runs, order.rows[0], left_s * _TOGETHER_PART)
+        together = reconcile(rig, blocks, call_s, runs, order.rows[0], left_s * _TOGETHER_PART)
         profile = DeviceProfile(
-            device=self._spec, blocks=blocks, torch_version=str(torch.__version__), message_s=message_s,
-            copy_bytes_s=copy_bytes_s, idle_bytes=self._idle_bytes, call_s=call_s,
+            device=self._spec, blocks=together.blocks, torch_version=str(torch.__version__), message_s=message_s,
+            copy_bytes_s=copy_bytes_s, idle_bytes=self._idle_bytes, call_s=together.call_s,
         )  # fmt: skip
         return Measured(profile=profile, rehearsed=rehearsed)
 

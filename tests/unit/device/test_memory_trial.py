@@ -17,7 +17,7 @@ from potluck.device.measure import memory_trial as rehearsal
 from potluck.device.measure.bench import Rig
 from potluck.device.measure.block_times import measure_blocks
 from potluck.device.measure.memory_trial import BRIEF, FULL, MemoryTrials, TooSlow, extent_for
-from potluck.device.measure.reconcile import reconcile
+from potluck.device.measure.reconcile import Reconciled, reconcile
 from potluck.program.carve import Carver
 
 ROWS, WIDTH = 64, 1024
@@ -85,7 +85,7 @@ def test_blocks_that_were_too_slow_apart_are_scaled_to_what_they_take_together(p
         replace(b, timings=tuple(replace(t, forward_s=10 * t.forward_s, backward_s=t.backward_s) for t in b.timings))
         for b in blocks
     )
-    found = reconcile(rig, slow, call_s, [(0, len(blocks))], ROWS, 60.0)
+    found = reconcile(rig, slow, call_s, [(0, len(blocks))], ROWS, 60.0).blocks
     for before, after in zip(slow, found, strict=True):
         assert after.timings[0].forward_s == pytest.approx(0.7 * before.timings[0].forward_s)  # never by more than that
         assert after.timings[0].backward_s >= 0.7 * before.timings[0].backward_s
@@ -93,4 +93,4 @@ def test_blocks_that_were_too_slow_apart_are_scaled_to_what_they_take_together(p
 
 def test_without_time_nothing_is_scaled(prepared: PreparedJob, rig: Rig) -> None:
     blocks, call_s = measure_blocks(rig, (ROWS,), 2.0, [1.0] * len(prepared.facts.blocks))
-    assert reconcile(rig, blocks, call_s, [(0, len(blocks))], ROWS, 0.0) == blocks
+    assert reconcile(rig, blocks, call_s, [(0, len(blocks))], ROWS, 0.0) == Reconciled(blocks, call_s)
