@@ -20,7 +20,7 @@ from potluck.compute.randomness import Draw
 from potluck.compute.running_buffers import RunningBuffers
 from potluck.compute.stage_optimizer import StageOptimizer
 from potluck.compute.stash import Stash, Tap
-from potluck.compute.weight_versions import OneVersion, StageWeights, WeightVersions
+from potluck.compute.weight_versions import OneStepLate, OneVersion, StageWeights, WeightVersions, parted
 from potluck.job.optimizers import Optimizer
 from potluck.program.carve import Carver, has_backward
 from potluck.program.program import Program, ProgramPair
@@ -84,8 +84,9 @@ class StageRunner:
     def __init__(
         self, programs: ProgramPair, blocks: tuple[int, int], state: StageState, optimizer: Optimizer, seed: int,
         device: torch.device, carvers: tuple[Carver, Carver] | None = None, *, recompute: bool = False,
-        late_weights: bool = False, versions: Callable[[StageWeights], WeightVersions] = OneVersion,
+        late_weights: bool = False, staleness: int = 0, first: int = 0,
     ) -> None:  # fmt: skip
+        """`first` is the round that comes next, `staleness` the steps that its gradients may be late."""
         self.device, self.seed, self.late_weights = device, seed, late_weights
         self.train, self.eval = programs.train, programs.eval
         train, evaluate = carvers or (Carver(self.train), Carver(self.eval))
@@ -99,20 +100,24 @@ class StageRunner:
             self.eval, self.eval_piece.nodes, {*self.eval_piece.sends, *self.eval_piece.outputs}, device
         )
         trainable = {s.name for s in self.train.sources if s.trainable}
-        self.parameters = {
+        self.parameters: StageWeights = {
             n: t.detach().to(device).clone().requires_grad_(n in trainable) for n, t in state.parameters.items()
         }
-        self.versions = versions(self.parameters)
+        optimized, previous = parted(state.optimizer)
+        self.versions: WeightVersions = (
+            OneStepLate(self.parameters, previous, first) if staleness else OneVersion(self.parameters)
+        )
         buffers = {n: t.detach().to(device).clone() for n, t in state.buffers.items()}
         self.running = RunningBuffers(self.train, self.piece.updates, buffers)
         self.trainable = [n for n in self.parameters if n in trainable]
         self.optimizer = StageOptimizer(optimizer, {n: self.parameters[n] for n in self.trainable})
-        if state.optimizer:
-            self.optimizer.load({k: t.to(device) for k, t in state.optimizer.items()})
+        if optimized:
+            self.optimizer.load({k: t.to(device) for k, t in optimized.items()})
         self._open: set[int] = set()  # rounds
         self._stashes: dict[_MicroBatch, Stash] = {}
         self._kept: dict[_MicroBatch, Kept] = {}
         self._owed: dict[_MicroBatch, list[Owed]] = {}
+        self._templated = self.parameters
         self._templates: dict[str, _Template] = {p.mode: self._template(p) for p in (self.train, self.eval)}
 
     @property
@@ -147,7 +152,7 @@ class StageRunner:
     def _registers(self, mode: str, weights: StageWeights, given: Mapping[int, torch.Tensor]) -> Registers:
         template = self._templates[mode]
         registers = template.registers.copy()
-        if weights is not self.parameters:
+        if weights is not self._templated:
             for number, name in template.weights:
                 registers[number] = weights[name]
         for number, tensor in given.items():
@@ -274,21 +279,22 @@ class StageRunner:
 
     def commit(self, round: int, lr_scale: float, clip: float) -> None:
         """One optimizer step, and the buffers of the round become the buffers."""
-        weights = self.versions.for_step(round)
-        if clip != 1.0 or weights is not self.parameters:
+        stepped = self.versions.begin_step(round)
+        if clip != 1.0:
             for name, gradient in self.gradients(round).items():
-                self.parameters[name].grad = gradient if gradient is None or clip == 1.0 else gradient * clip
+                stepped[name].grad = None if gradient is None else gradient * clip
+        self.optimizer.onto({n: stepped[n] for n in self.trainable})
         self._execution.step(self.optimizer, lr_scale)
         self.running.commit(round)
         self.abort(round)
         self.versions.publish(round)
+        self.parameters = self.versions.newest
 
     def abort(self, round: int | None = None) -> None:
         """Forgets a round, or every open one: gradients, stashes, statistics."""
         rounds = {*self._open} if round is None else {round}
         self._open -= rounds
-        others = [w for r in rounds if (w := self.versions.for_step(r)) is not self.parameters]
-        for weights in (self.parameters, *others):
+        for weights in (self.versions.for_step(r) for r in rounds):
             for name in self.trainable:
                 weights[name].grad = None
         for kept in (self._stashes, self._kept, self._owed):
@@ -307,6 +313,5 @@ class StageRunner:
 
     def state(self) -> StageState:
         """The tensors of the stage as they are now."""
-        return StageState(
-            {n: t.detach() for n, t in self.parameters.items()}, dict(self.buffers), self.optimizer.state()
-        )
+        newest = {n: t.detach() for n, t in self.parameters.items()}
+        return StageState(newest, dict(self.buffers), {**self.optimizer.state(), **self.versions.kept()})

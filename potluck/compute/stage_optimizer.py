@@ -40,6 +40,18 @@ class StageOptimizer:
         with torch.no_grad():
             step(self._optimizer)
 
+    def onto(self, parameters: Mapping[str, torch.Tensor]) -> None:
+        """Goes on with other tensors of the same names, with all it keeps of them."""
+        if self._optimizer is None or all(parameters[n] is p for n, p in self.parameters.items()):
+            return
+        names = {id(parameter): name for name, parameter in self.parameters.items()}
+        for group in self._optimizer.param_groups:
+            group["params"] = [parameters[names[id(parameter)]] for parameter in group["params"]]
+        kept = self._optimizer.state
+        moved = [(parameters[names[id(parameter)]], kept.pop(parameter)) for parameter in list(kept)]
+        kept.update(moved)
+        self.parameters = dict(parameters)
+
     def state(self) -> dict[str, torch.Tensor]:
         """The live state, "<parameter>/<slot>" → tensor. The next step changes it: copy what is to be kept."""
         if self._optimizer is None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import pytest
@@ -12,7 +12,7 @@ from torch import nn
 
 from potluck.compute.runner import Rows, StageRunner, StageState
 from potluck.compute.stash import Tap
-from potluck.compute.weight_versions import OneVersion, StageWeights, WeightVersions
+from potluck.compute.weight_versions import OneStepLate, parted
 from potluck.job.optimizers import SGD
 from potluck.model.build import build
 from potluck.program.carve import Carver
@@ -20,35 +20,6 @@ from potluck.program.carve import Carver
 CPU = torch.device("cpu")
 ROWS, MICRO_BATCHES, ROUNDS = 4, 2, 5
 LR, MOMENTUM = 0.1, 0.9
-
-
-class OneStepLate:
-    """Round r is computed with the weights before the step of round r - 1: forwards need not wait for that step."""
-
-    def __init__(self, newest: StageWeights) -> None:
-        self._newest = newest
-        first = self._copied()
-        self._of_round = {0: first, 1: self._leaves(first)}  # before the first step there is nothing older
-
-    def _copied(self) -> StageWeights:
-        return {n: t.detach().clone().requires_grad_(t.requires_grad) for n, t in self._newest.items()}
-
-    def _leaves(self, weights: StageWeights) -> StageWeights:
-        """The same memory, with gradients of its own."""
-        return {n: t.detach().requires_grad_(t.requires_grad) for n, t in weights.items()}
-
-    def for_forward(self, round: int, micro_batch: int) -> StageWeights:
-        return self._of_round[round]
-
-    def for_backward(self, round: int, micro_batch: int) -> StageWeights:
-        return self._of_round[round]
-
-    def for_step(self, round: int) -> StageWeights:
-        return self._of_round[round]
-
-    def publish(self, round: int) -> None:
-        del self._of_round[round]
-        self._of_round[round + 2] = self._copied()
 
 
 class Small(nn.Module):
@@ -78,7 +49,9 @@ class How(NamedTuple):
 class Stages:
     """The whole model in two stages, and what goes between them."""
 
-    def __init__(self, model: nn.Module, versions: Callable[[StageWeights], WeightVersions], how: How) -> None:
+    def __init__(
+        self, model: nn.Module, staleness: int, how: How, states: Sequence[StageState] = (), first: int = 0
+    ) -> None:
         x, y = batch(0, 0)
         weights = torch.ones(ROWS, dtype=torch.float64)
         built = build(model, nn.functional.cross_entropy, {"input": x, "label": y}, weights)
@@ -86,16 +59,17 @@ class Stages:
         self._names = {s.id: s.name for s in train.sources if s.kind == "input"}
         end = train.block_count
         self.runners = []
-        for blocks in ((0, end // 2), (end // 2, end)):
+        for index, blocks in enumerate(((0, end // 2), (end // 2, end))):
             piece = Carver(train).piece(*train.block_range(*blocks))
             state = StageState(
                 {n: built.state[n] for n in piece.parameters}, {n: built.state[n] for n in piece.buffers}
             )
+            state = states[index] if states else state
             rule = SGD(lr=LR, momentum=MOMENTUM)
             self.runners.append(
                 StageRunner(
-                    built.programs, blocks, state, rule, 0, CPU, versions=versions, recompute=how.recompute,
-                    late_weights=how.late_weights,
+                    built.programs, blocks, state, rule, 0, CPU, staleness=staleness, recompute=how.recompute,
+                    late_weights=how.late_weights, first=first,
                 )
             )  # fmt: skip
 
@@ -160,7 +134,7 @@ def model() -> nn.Module:
 
 @pytest.mark.parametrize("how", HOW)
 def test_in_lock_step_every_gradient_is_of_the_newest_weights(model: nn.Module, how: How) -> None:
-    stages = Stages(copy.deepcopy(model), OneVersion, how)
+    stages = Stages(copy.deepcopy(model), 0, how)
     for round in range(ROUNDS):
         for j in range(MICRO_BATCHES):
             stages.forward(round, j)
@@ -171,7 +145,7 @@ def test_in_lock_step_every_gradient_is_of_the_newest_weights(model: nn.Module, 
 
 @pytest.mark.parametrize("how", HOW)
 def test_a_backward_uses_the_version_of_its_forward_when_rounds_overlap(model: nn.Module, how: How) -> None:
-    stages = Stages(copy.deepcopy(model), OneStepLate, how)
+    stages = Stages(copy.deepcopy(model), 1, how)
     stages.forward(0, 0)
     stages.forward(0, 1)
     for round in range(ROUNDS):
@@ -192,7 +166,7 @@ def test_one_step_late_is_not_lock_step(model: nn.Module) -> None:
 
 
 def test_what_one_round_forgets_another_keeps(model: nn.Module) -> None:
-    stages = Stages(model, OneStepLate, How())
+    stages = Stages(model, 1, How())
     for round in (0, 1):
         stages.forward(round, 0)
         stages.backward(round, 0)
@@ -209,13 +183,14 @@ def test_what_one_round_forgets_another_keeps(model: nn.Module) -> None:
 
 
 def test_lock_step_has_one_version_and_copies_nothing(model: nn.Module) -> None:
-    runner = Stages(model, OneVersion, How()).runners[0]
+    runner = Stages(model, 0, How()).runners[0]
     before = {name: tensor.data_ptr() for name, tensor in runner.parameters.items()}
     for ask in (runner.versions.for_forward, runner.versions.for_backward):
         assert ask(3, 1) is runner.parameters
     runner.commit(0, 1.0, 1.0)
     assert runner.versions.for_step(1) is runner.parameters
     assert {name: tensor.data_ptr() for name, tensor in runner.parameters.items()} == before
+    assert runner.versions.kept() == {}
 
 
 def test_the_gradient_of_what_was_received_comes_in_the_order_in_memory_that_it_has() -> None:
@@ -226,3 +201,40 @@ def test_the_gradient_of_what_was_received_comes_in_the_order_in_memory_that_it_
     assert x.grad is None
     assert arriving[7] is not None
     assert arriving[7].stride() == gradient.stride()
+
+
+def test_what_is_one_step_late_goes_on_elsewhere_where_it_stopped(model: nn.Module) -> None:
+    """A device that takes over needs the weights from before the last step, too: they travel with its state."""
+    whole, first = Stages(copy.deepcopy(model), 1, How()), Stages(copy.deepcopy(model), 1, How())
+    for stages, rounds in ((whole, range(ROUNDS)), (first, range(3))):
+        for round in rounds:
+            train(stages, round)
+    second = Stages(copy.deepcopy(model), 1, How(), [runner.state() for runner in first.runners], 3)
+    for round in range(3, ROUNDS):
+        train(second, round)
+    found = second.tensors()
+    assert {n for n, t in whole.tensors().items() if not torch.equal(t, found[n])} == set()
+
+
+def train(stages: Stages, round: int) -> None:
+    for j in range(MICRO_BATCHES):
+        stages.forward(round, j)
+        stages.backward(round, j)
+    stages.commit(round)
+
+
+def test_only_two_rounds_may_be_open() -> None:
+    weights = {"w": torch.zeros(2, requires_grad=True)}
+    versions = OneStepLate(weights, {}, 4)
+    for round in (3, 6):
+        with pytest.raises(ValueError, match=f"round {round}"):
+            versions.for_forward(round, 0)
+    with pytest.raises(ValueError, match="before that of round 4"):
+        versions.begin_step(5)
+
+
+def test_weights_of_before_are_parted_from_what_the_optimizer_keeps() -> None:
+    kept = {"a.weight/momentum_buffer": torch.zeros(1), "a.weight/previous": torch.ones(1)}
+    optimized, previous = parted(kept)
+    assert set(optimized) == {"a.weight/momentum_buffer"}
+    assert set(previous) == {"a.weight"}
