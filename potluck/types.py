@@ -15,6 +15,7 @@ from potluck.errors import InputError, PlanError
 
 COORDINATOR = "coordinator"
 DEFAULT_SCHEDULE = "1f1b"
+STEADY_SCHEDULE = "steady"
 RAW = "raw"  # the codec that changes nothing
 LONGEST_NAME = 64  # of a device: it is shown in lines and becomes part of file names
 

@@ -42,6 +42,11 @@ class Applied(Value, frozen=True, kw_only=True, tag="applied"):
     """A round was committed here."""
 
     round: int
+    resting: bool = True  # nothing is under way any more; else the next round is
+
+
+class Paused(Value, frozen=True, kw_only=True, tag="paused"):
+    """A round is trained as far as it can be before the next one begins."""
 
 
 class Reported(Value, frozen=True, kw_only=True, tag="reported"):
@@ -91,8 +96,8 @@ class HeldLongEnough(Value, frozen=True, kw_only=True, tag="held_long_enough"):
 
 
 AgentEvent = (
-    Prepare | StandBy | Begin | Evaluate | Verdict | Abandon | Stop | Survey | Assembled | Reports | Applied | Reported
-    | Refused | Evaluated | Surveyed | GaveUp | Copied | Works | CoordinatorGone | HeldLongEnough
+    Prepare | StandBy | Begin | Evaluate | Verdict | Abandon | Stop | Survey | Assembled | Reports | Applied | Paused
+    | Reported | Refused | Evaluated | Surveyed | GaveUp | Copied | Works | CoordinatorGone | HeldLongEnough
 )  # fmt: skip
 
 
@@ -141,6 +146,10 @@ class Decide(Value, frozen=True, kw_only=True, tag="decide"):
     verdict: Verdict
 
 
+class Halt(Value, frozen=True, kw_only=True, tag="halt"):
+    """Give up the rounds that are half done."""
+
+
 class Cancel(Value, frozen=True, kw_only=True, tag="cancel"):
     """End whatever is awaited from others."""
 
@@ -186,6 +195,6 @@ class Leave(Value, frozen=True, kw_only=True, tag="leave"):
 
 
 AgentOrder = (
-    Assemble | Train | RunEvaluation | RunSurvey | Tell | Say | Decide | Cancel | Keep | TrainState | MakeCopy
+    Assemble | Train | RunEvaluation | RunSurvey | Tell | Say | Decide | Cancel | Halt | Keep | TrainState | MakeCopy
     | ReportState | Seek | Leave
 )  # fmt: skip

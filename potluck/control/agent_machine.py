@@ -23,10 +23,12 @@ from potluck.control.agent_events import (
     Decide,
     Evaluated,
     GaveUp,
+    Halt,
     HeldLongEnough,
     Keep,
     Leave,
     MakeCopy,
+    Paused,
     Refused,
     Reported,
     Reports,
@@ -96,6 +98,11 @@ class AgentState(Value, frozen=True, kw_only=True):
         return -1 if self.force is None else self.force.term
 
     @property
+    def under_way(self) -> bool:
+        """Whether something is being done, or half done until the next round begins."""
+        return self.busy is not None or bool(self.in_hand)
+
+    @property
     def inventory(self) -> tuple[Held, ...]:
         return (*(() if self.live is None else (self.live,)), *self.copies)
 
@@ -131,6 +138,8 @@ def agent_transition(state: AgentState, event: AgentEvent) -> AgentStep:
             return replace(state, works=True, sought=False), []
         case Reports():
             return _reports(state, event)
+        case Applied(resting=False):
+            return _applied(state, event)
         case _:
             return _done(state, event)
 
@@ -157,7 +166,7 @@ def _stand_by(state: AgentState, event: StandBy) -> AgentStep:
 
 
 def _done(
-    state: AgentState, event: Assembled | Applied | Reported | Refused | Evaluated | Surveyed | GaveUp
+    state: AgentState, event: Assembled | Applied | Paused | Reported | Refused | Evaluated | Surveyed | GaveUp
 ) -> AgentStep:
     """Nothing is under way any more; what was asked meanwhile is answered, or the next thing begun."""
     orders: list[AgentOrder] = []
@@ -181,7 +190,7 @@ def _done(
             state = _without_rounds(replace(state, phase="halted", begun=()))
             if first and event.why and state.stop is None:
                 orders = [Tell(message=Interrupted(term=state.term, text=event.why, peer=event.peer))]
-        case Evaluated() | Reported():
+        case Evaluated() | Reported() | Paused():
             pass
     if state.stop is not None:
         return _over(state, state.stop, orders)
@@ -237,11 +246,15 @@ def _reports(state: AgentState, event: Reports) -> AgentStep:
 
 
 def _verdict(state: AgentState, event: Verdict) -> AgentStep:
+    """A committed round leaves room for another, although its step is taken later."""
     if state.phase != "training" or not state.open_rounds.may_commit(event.round):
         return state, []
     if event.kind == "retry":
         state = replace(state, open_rounds=state.open_rounds.again(event.round))
-    return state, [Decide(verdict=event)]
+    if event.kind == "commit":
+        state = replace(state, open_rounds=state.open_rounds.written(event.round))
+    state, more = _next(state)
+    return state, [Decide(verdict=event), *more]
 
 
 def _without_rounds(state: AgentState) -> AgentState:
@@ -250,10 +263,16 @@ def _without_rounds(state: AgentState) -> AgentState:
 
 def _applied(state: AgentState, event: Applied) -> AgentStep:
     """The state that is trained is of one more round, also if the term was given up meanwhile."""
-    if state.live is None or not state.open_rounds.may_commit(event.round):
+    open_rounds = state.open_rounds.written(event.round)  # alone, nobody else said so before
+    if (
+        state.live is None
+        or not state.in_hand
+        or event.round != state.in_hand[0].round
+        or event.round >= open_rounds.first
+    ):
         return state, []
     begin, live = state.in_hand[0], replace(state.live, round=event.round + 1)
-    state = replace(state, live=live, open_rounds=state.open_rounds.written(event.round), in_hand=state.in_hand[1:])
+    state = replace(state, live=live, open_rounds=open_rounds, in_hand=state.in_hand[1:])
     orders: list[AgentOrder] = []
     if state.phase == "training" and begin.copy:
         orders.append(MakeCopy(held=replace(live, live=False)))
@@ -277,8 +296,8 @@ def _abandon(state: AgentState, event: Abandon) -> AgentStep:
     )
     if state.force is not None and state.force.run != event.run:  # what is here is of another run
         state = replace(state, live=None, copies=(), force=None)
-    if state.busy is not None:
-        return state, [Cancel(reason=event.reason)]
+    if state.under_way:
+        return _cancelled(state, event.reason)
     return replace(state, answer=None), [Tell(message=Holding(term=event.term, states=state.inventory))]
 
 
@@ -288,15 +307,21 @@ def _coordinator_gone(state: AgentState, event: CoordinatorGone) -> AgentStep:
         words = "; nothing is held here: join again when it is back" if state.patient else ""
         return _stop(state, Stop(reason=f"the coordinator is gone ({event.why}){words}"))
     state = replace(state, phase="halted", begun=(), sought=True, answer=None)
-    orders: list[AgentOrder] = [] if state.busy is None else [Cancel(reason=event.why)]
+    state, orders = _cancelled(state, event.why) if state.under_way else (state, [])
     return state, [*orders, Seek(why=event.why)]
+
+
+def _cancelled(state: AgentState, why: str) -> AgentStep:
+    """What is under way ends soon; what is half done has to be taken up for that."""
+    halt: list[AgentOrder] = [] if state.busy is not None else [Halt()]
+    return replace(state, busy=state.busy or "training"), [Cancel(reason=why), *halt]
 
 
 def _stop(state: AgentState, event: Stop) -> AgentStep:
     state = replace(state, stop=event, begun=())
-    if state.busy is None:
+    if not state.under_way:
         return _over(state, event, [])
-    return state, [] if event.in_order else [Cancel(reason=event.reason)]
+    return (state, []) if event.in_order else _cancelled(state, event.reason)
 
 
 def _over(state: AgentState, stop: Stop, orders: list[AgentOrder]) -> AgentStep:

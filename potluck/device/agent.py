@@ -22,6 +22,7 @@ from potluck.control.agent_events import (
     Copied,
     Decide,
     GaveUp,
+    Halt,
     HeldLongEnough,
     Keep,
     Leave,
@@ -252,6 +253,8 @@ class Agent:
                 self._stage.keeper.retain(order.copies)
             case TrainState():
                 self._stage.adopt(order.held)
+            case MakeCopy():
+                self._stage.copy_soon(order.held)
             case Seek():
                 self._say(f"the coordinator is gone ({order.why})")
             case _:
@@ -277,8 +280,8 @@ class Agent:
                 self._unless_interrupted(lambda: self._stage.evaluate(order.evaluate))
             case ReportState():
                 self._unless_interrupted(lambda: self._stage.report_state(order.round))
-            case MakeCopy():
-                self._stage.copy(order.held)
+            case Halt():
+                self._unless_interrupted(self._stage.halt)
             case RunSurvey():
                 self._survey(order.survey)
 

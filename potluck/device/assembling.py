@@ -14,6 +14,7 @@ from potluck.errors import LinkTimeout
 from potluck.memory_limit import start
 from potluck.plan.schedule.action_list import late_weights
 from potluck.plan.schedule.holders import stage_of
+from potluck.plan.schedule.known_schedules import schedule_named
 from potluck.program.blocks import value_bytes
 from potluck.program.layout import PlanLayout
 from potluck.program.program import ProgramPair
@@ -65,6 +66,7 @@ def site_of(
     stage = StageRunner(
         programs, mine.blocks, state, order.optimizer, order.seed, device, recompute=mine.recompute,
         late_weights=late_weights(order.plan, index) > 0 and layout.awaits_gradients(index),
+        staleness=schedule_named(order.plan.schedule).staleness, first=order.round,
     )  # fmt: skip
     trainable = [s for s in programs.train.sources if s.kind == "parameter" and s.trainable]
     users = {s.name: layout.users[s.name] for s in trainable if s.name in layout.users}

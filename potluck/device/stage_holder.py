@@ -10,7 +10,7 @@ import torch
 from msgspec.structs import replace
 
 from potluck.compute.runner import StageState
-from potluck.control.agent_events import AgentEvent, Applied, Assembled, Evaluated, Refused, Reported, Reports
+from potluck.control.agent_events import AgentEvent, Applied, Assembled, Evaluated, Paused, Refused, Reported, Reports
 from potluck.control.agent_machine import AgentState
 from potluck.device.assembling import put_together, site_of
 from potluck.device.copier import Copier
@@ -55,6 +55,7 @@ class StageHolder:
         self.timeout_s = timeout_s
         self.keeper = Keeper(lambda: machine.state.live)
         self._copier = Copier(self.keeper, stored, timeout_s)
+        self._copy_due: Held | None = None
         self._verdicts: queue.Queue[Verdict | None] = queue.Queue()  # None: there will be none
         self._executor: Executor | None = None
         self._next: Executor | None = None  # whose state is being put together
@@ -65,6 +66,10 @@ class StageHolder:
     def decide(self, verdict: Verdict | None) -> None:
         """What becomes of the round in hand; None if it is given up."""
         self._verdicts.put(verdict)
+
+    def copy_soon(self, held: Held) -> None:
+        """The state as of the commit that is being told is to be copied."""
+        self._copy_due = held
 
     def adopt(self, held: Held | None) -> None:
         """What was put together is trained from now on; None: nothing is."""
@@ -78,9 +83,10 @@ class StageHolder:
     # --- in the working thread
 
     def abort(self) -> None:
-        """The round in hand is given up."""
+        """The rounds in hand are given up, but for what is committed and was not obeyed yet."""
         if self._executor is not None:
-            self._executor.stage.abort()
+            self._executor.settle_heard(self._settled)
+            self._executor.abort()
 
     def clear(self) -> None:
         """Makes room: the stage comes anew with the next plan."""
@@ -136,12 +142,23 @@ class StageHolder:
         self._machine.tell(Evaluated())
 
     def train(self, order: Begin) -> None:
-        """Trains a round, to its commit or its end."""
+        """Trains a round: to its verdict, or until the next one begins."""
         self._copier.training(self._duty().site.link)
-        verdict = self._duty().run_round(order)
-        self._machine.tell(Applied(round=order.round) if verdict.kind == "commit" else Refused(round=order.round))
+        if self._duty().train(order, self._settled):
+            self._machine.tell(Paused())
 
-    def copy(self, held: Held) -> None:
+    def _settled(self, verdict: Verdict, resting: bool) -> None:
+        committed = verdict.kind == "commit"
+        self._machine.tell(Applied(round=verdict.round, resting=resting) if committed else Refused(round=verdict.round))
+        if self._copy_due is not None:  # before another round changes the state
+            held, self._copy_due = self._copy_due, None
+            self._copy(held)
+
+    def halt(self) -> None:
+        """What is half done is given up."""
+        raise Cancelled("the rounds in hand were given up")
+
+    def _copy(self, held: Held) -> None:
         """Copies the state that is trained, in the background."""
         force = self._machine.state.force
         if force is None or self._executor is None or force.term != held.term:

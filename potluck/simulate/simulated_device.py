@@ -19,6 +19,7 @@ from potluck.control.agent_events import (
     Copied,
     Decide,
     GaveUp,
+    Halt,
     HeldLongEnough,
     Keep,
     Leave,
@@ -199,6 +200,8 @@ class Device:
             case Cancel():
                 if not self._applying:  # which waits for nobody
                     self._end_work(GaveUp())
+            case Halt():
+                self._end_work(GaveUp())
             case TrainState():
                 self._numbers = {} if order.held is None else self._next
             case Keep():
@@ -327,9 +330,9 @@ class Device:
         self._step(Reports(ready=ready))
 
     def _apply(self) -> None:
-        round = self.state.open_rounds.first
-        if not self.state.open_rounds.may_commit(round):
+        if not self.state.in_hand:
             raise Violation(f"{self.name} commits a round that it does not train")
+        round = self.state.in_hand[0].round
         self._numbers = self.commit(self._numbers, round)
         self._applying = False
         self._end_work(Applied(round=round))

@@ -11,6 +11,7 @@ import torch
 
 from potluck.compute.runner import Rows, StageRunner, StageState
 from potluck.job.optimizers import Optimizer
+from potluck.plan.schedule.known_schedules import schedule_named
 from potluck.program.layout import PlanLayout
 from potluck.tensors.coded import Like, pack_coded, unpack_coded
 
@@ -29,7 +30,9 @@ class StageChain:
         for index, stage in enumerate(layout.plan.stages):
             parameters, buffers = layout.state_names(index)
             held = StageState({n: state[n] for n in parameters}, {n: state[n] for n in buffers})
-            self._runners.append(StageRunner(layout.programs, stage.blocks, held, optimizer, seed, _CPU))
+            late = schedule_named(layout.plan.schedule).staleness
+            runner = StageRunner(layout.programs, stage.blocks, held, optimizer, seed, _CPU, staleness=late)
+            self._runners.append(runner)
         self.trainable = list(dict.fromkeys(n for runner in self._runners for n in runner.trainable))
 
     def forward(

@@ -12,6 +12,7 @@ from potluck.control.commit import Judgement, judge
 from potluck.job.optimizers import Optimizer
 from potluck.plan.exactness import why_changed_on_the_way
 from potluck.plan.schedule.holders import turns
+from potluck.plan.schedule.known_schedules import schedule_named
 from potluck.program.layout import PlanLayout
 from potluck.program.program import ProgramPair
 from potluck.tensors.model_state import buffer_names, trainable_names
@@ -95,7 +96,7 @@ class UncutRun(Reference[StageRunner]):
 
     def __init__(
         self, programs: ProgramPair, state: dict[str, torch.Tensor], optimizer: Optimizer, *, seed: int,
-        clip_norm: float | None, lanes: Plan | None = None, device: torch.device = _CPU,
+        clip_norm: float | None, lanes: Plan | None = None, device: torch.device = _CPU, staleness: int = 0,
     ) -> None:  # fmt: skip
         names = {s.kind: [x.name for x in programs.train.sources if x.kind == s.kind] for s in programs.train.sources}
         more = [x.name for x in programs.eval.sources if x.kind in ("parameter", "buffer")]
@@ -104,7 +105,8 @@ class UncutRun(Reference[StageRunner]):
         held = StageState(
             {n: t for n, t in parameters.items() if n not in buffers}, {n: state[n] for n in state if n in buffers}
         )
-        stage = StageRunner(programs, (0, programs.train.block_count), held, optimizer, seed, device)
+        blocks = (0, programs.train.block_count)
+        stage = StageRunner(programs, blocks, held, optimizer, seed, device, staleness=staleness)
         super().__init__(stage, programs, clip_norm, PlanLayout(programs, lanes) if lanes is not None else None)
 
 
@@ -118,6 +120,7 @@ def reference_for(
     """What a run of this plan must reproduce: the model uncut, unless a codec rounds what crosses the cuts."""
     if not why_changed_on_the_way(plan):
         added = plan if lanes else None
-        return UncutRun(programs, state, optimizer, seed=seed, clip_norm=clip_norm, lanes=added)
+        late = schedule_named(plan.schedule).staleness
+        return UncutRun(programs, state, optimizer, seed=seed, clip_norm=clip_norm, lanes=added, staleness=late)
     layout = PlanLayout(programs, plan)
     return Reference(StageChain(layout, state, optimizer, seed), programs, clip_norm, layout)

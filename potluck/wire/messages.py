@@ -7,7 +7,7 @@ import msgspec
 from potluck.job.optimizers import Optimizer
 from potluck.types import CopyLine, DeviceProfile, DeviceSpec, Held, IdleReason, Move, Pace, Plan, Timing
 
-PROTOCOL = 11
+PROTOCOL = 12
 PROOF_VARIABLE = "_POTLUCK_PROOF"  # of the environment of a device that the coordinator starts itself; not a setting
 
 
@@ -246,6 +246,7 @@ class Begin(Message, frozen=True, kw_only=True, tag="begin"):
     snapshot: bool = False  # after commit, send me your state
     copy: bool = False  # after commit, keep a copy of your state, and give one to your guardian
     point: int = 0  # no copy from before so many rounds is needed any more
+    follows: bool = False  # the next round begins before this one is settled: go on without waiting
 
 
 class Abandon(Message, frozen=True, kw_only=True, tag="abandon"):

@@ -7,7 +7,18 @@ import time
 from collections.abc import Sequence
 from typing import Protocol
 
-from potluck.control.cluster_events import Again, Began, Broken, Commit, Event, IsReady, Lost, Order, Written
+from potluck.control.cluster_events import (
+    Again,
+    Began,
+    Broken,
+    Commit,
+    Event,
+    IsReady,
+    Lost,
+    Order,
+    WantedChange,
+    Written,
+)
 from potluck.control.commit import Judgement, judge
 from potluck.control.open_rounds import OpenRounds
 from potluck.coordinator.contexts import TermContext, TermOver
@@ -23,6 +34,7 @@ from potluck.errors import DeviceLost, LinkError, LinkTimeout, Overdue, PotluckE
 from potluck.job.learning_rates import multiplier
 from potluck.metrics.records import RECORDS, CopyRecord, EvaluationRecord, read
 from potluck.plan.schedule.action_list import ROUNDS_AHEAD
+from potluck.plan.schedule.known_schedules import schedule_named
 from potluck.recover.copies import Copying
 from potluck.tensors.checkpoint import exists
 from potluck.wire.link import Tag
@@ -72,15 +84,19 @@ class RoundLoop:
         self._judge = BestSoFar(self._run.job, *seen_before(self._run.folder.path, term.first_round))
         self._saved_s = time.monotonic()
         self._first_term = True  # that trains: nobody was lost before it
+        schedule = schedule_named(term.plan.schedule)
+        self._overlaps = not schedule.flushes and not term.alone
+        self._fed_ahead = _FED_AHEAD_ALONE if term.alone else ROUNDS_AHEAD + schedule.staleness
+        self._promised = False  # devices go on with the next round as soon as it begins, and wait for it
+        self._put_off: WantedChange | None = None  # until nothing is promised
 
     def train(self) -> str:
         """Runs every round; returns why it ended. The devices are left waiting for orders."""
         run, term = self._run, self.term
-        loader = training_loader(run.job, ahead=ROUNDS_AHEAD)
+        loader = training_loader(run.job, ahead=self._fed_ahead)
         self._book.start_clock()
         self._first_term = self._announcer.adopted(term)
-        ahead = _FED_AHEAD_ALONE if term.alone else ROUNDS_AHEAD
-        feeder = Feeder(loader, term.layout, run.link, term.first_round, ahead, run.timeout_s)
+        feeder = Feeder(loader, term.layout, run.link, term.first_round, self._fed_ahead, run.timeout_s)
         evaluator = Evaluator(term, self._receive) if run.job.eval_data is not None else None
         try:
             reason = self._rounds(feeder, evaluator)
@@ -110,7 +126,8 @@ class RoundLoop:
             fed = feeder.next(run.timeout_s)
             evaluate = evaluator is not None and (self._due(round, run.job.eval_every) or round + 1 == last)
             save = self._save_after(round, stop or evaluate)
-            self._begin(fed, save=save and run.keeps)
+            follows = self._overlaps and not save and self._put_off is None
+            self._begin(fed, save=save and run.keeps, follows=follows)
             # Before it is saved or evaluated, no round is left half done.
             while self._rounds_open and (save or not self._machine.open_rounds.may_begin(round + 1)):
                 self._settle_first(feeder)
@@ -140,8 +157,9 @@ class RoundLoop:
 
     def _changes(self, round: int, feeder: Feeder) -> bool:
         """Lets another plan come into force where one is wanted; whether the run is to stop after this round."""
-        change = self._run.change(self._run.order.rounds - round)
-        if change is None:
+        change = self._put_off or self._run.change(self._run.order.rounds - round)
+        self._put_off = change if self._promised else None
+        if change is None or self._promised:
             return self._run.should_stop()
         if change.kind == "left" and not self._machine.spares(change.devices):
             self._announcer.incident("left", self.committed, change.why, "nobody can take over: saves and stops")
@@ -163,13 +181,14 @@ class RoundLoop:
             self._saved_s = time.monotonic()
         return save
 
-    def _begin(self, fed: FedRound, *, save: bool) -> None:
+    def _begin(self, fed: FedRound, *, save: bool, follows: bool) -> None:
         run, plan = self._run, self.term.plan
+        self._promised = follows
         copy = self._copying.due(time.monotonic())
         begin = Begin(
             round=fed.round, sizes=fed.sizes, total_weight=fed.total_weight,
             lr_scale=multiplier(run.job.schedule, fed.round), snapshot=save, copy=copy,
-            point=max(self._copying.point or 0, run.model.round),
+            point=max(self._copying.point or 0, run.model.round), follows=follows,
         )  # fmt: skip
         if copy:
             self._copying.ordered(fed.round + 1, time.monotonic())
@@ -214,7 +233,7 @@ class RoundLoop:
             self._run.roster.broadcast(Verdict(round=round, kind="stop"), plan.devices)
         kept = "; the last checkpoint is intact" if exists(self._run.folder.path) else ""
         raise PotluckError(
-            f"round {round}: {judgement.reason}; it was not committed (tried twice). "
+            f"round {round}: {judgement.reason}; it was not committed{'' if self._overlaps else ' (tried twice)'}. "
             f"Lower the learning rate, set clip_norm, or look at the data{kept}"
         )
 
@@ -224,8 +243,9 @@ class RoundLoop:
             missing = sorted(self._machine.open_rounds.awaited(round))
             self._hear(f"waiting for {', '.join(missing)} in round {round}", self._run.timeout_s)
         ordered = {d: self._reports[round][d] for d in self.term.plan.devices}
-        if self.term.alone and attempt == 0 and not all(r.finite for r in ordered.values()):
-            attempt = 1  # a lone device has already tried twice when it says so
+        once = self.term.alone or self._overlaps  # alone, it has tried twice when it says so
+        if once and attempt == 0 and not all(r.finite for r in ordered.values()):
+            attempt = 1
         return ordered, judge(ordered, self._parameters, self._run.job.clip_norm, attempt)
 
     def _commit(self, fed: FedRound, begin: Begin, ready: dict[str, Ready], judgement: Judgement) -> None:

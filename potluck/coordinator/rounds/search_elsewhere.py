@@ -34,13 +34,13 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
     schedule: str
 
 
-class Refusal(msgspec.Struct, frozen=True, tag=True):
+class PlanRefusal(msgspec.Struct, frozen=True, tag=True):
     """Why no plan was found, in words."""
 
     why: str
 
 
-class Answer(msgspec.Struct, frozen=True, tag=True):
+class PlanAnswer(msgspec.Struct, frozen=True, tag=True):
     """The plan that was found."""
 
     found: Found
@@ -75,14 +75,14 @@ class SearchElsewhere:
         self._processes.add(process)
         try:
             told, _ = process.communicate(msgspec.msgpack.encode(question), _STARTING_S + _PATIENCE * question.seconds)
-            answer = msgspec.msgpack.decode(told, type=Answer | Refusal)
+            answer = msgspec.msgpack.decode(told, type=PlanAnswer | PlanRefusal)
         except (OSError, subprocess.TimeoutExpired, msgspec.MsgspecError) as error:
             took = f"after {time.monotonic() - began:.0f} s"
             raise PlanError(f"plan: the process that looks for one failed {took} ({type(error).__name__})") from error
         finally:
             self._processes.discard(process)
             _end(process)
-        if isinstance(answer, Refusal):
+        if isinstance(answer, PlanRefusal):
             raise PlanError(answer.why)
         return answer.found
 
@@ -102,13 +102,13 @@ def _end(process: subprocess.Popen[bytes]) -> None:
                 pipe.close()
 
 
-def answer(question: Question) -> Answer | Refusal:
+def answer(question: Question) -> PlanAnswer | PlanRefusal:
     """Looks for it, here."""
     try:
         load_extensions()
-        return Answer(find_here(question))
+        return PlanAnswer(find_here(question))
     except PotluckError as error:
-        return Refusal(str(error))
+        return PlanRefusal(str(error))
 
 
 def main() -> None:

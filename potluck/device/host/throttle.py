@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 
-
 _MOST_S = 0.01  # that is made up for: who was stopped for seconds is not fast for seconds afterwards
 
 

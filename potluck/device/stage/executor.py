@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
 import msgspec
@@ -16,7 +16,8 @@ from potluck.device.stage.exchange import Exchange, Site, TensorMap
 from potluck.device.stage.reduce import Reducer
 from potluck.device.stage.sums import Sums
 from potluck.plan.routes import Part
-from potluck.plan.schedule.action_list import Action, actions
+from potluck.plan.schedule.action_list import Action
+from potluck.plan.schedule.segments import UnderWay, segment
 from potluck.tensors.parcels import pack
 from potluck.types import COORDINATOR
 from potluck.wire.link import Tag
@@ -26,8 +27,17 @@ from potluck.wire.messages import Begin, Evaluate, LossPart, Ready, Verdict
 class Committer(Protocol):
     """Who decides what becomes of a round: the coordinator, or a lone device itself."""
 
-    def decide(self, ready: Ready, begin: Begin, attempt: int) -> Verdict:
-        """The verdict on a round this device is ready for; called once per attempt."""
+    def report(self, ready: Ready, begin: Begin, attempt: int) -> None:
+        """This device is ready for the verdict; called once per attempt."""
+
+    def verdict(self, begin: Begin) -> Verdict:
+        """The verdict on a round that was reported."""
+
+    def heard(self) -> list[Verdict]:
+        """Verdicts that came before everything was given up."""
+
+
+Settled = Callable[[Verdict, bool], None]  # a verdict that is obeyed, and whether nothing is under way any more
 
 
 class Executor:
@@ -43,25 +53,76 @@ class Executor:
         # Where an earlier stage waits for gradients, those go first: while it computes, there is time to sum.
         self.sums_early = self.reducer.busy and not site.layout.awaits_gradients(site.index)
         self.watch = StopWatch()
+        self._rounds: dict[int, _Round] = {}
+        self._under_way = UnderWay()
 
-    def run_round(self, begin: Begin) -> Verdict:
-        """Trains one round; returns its verdict, already obeyed."""
-        feeds: dict[int, list[torch.Tensor]] = {}
+    def train(self, begin: Begin, settled: Settled) -> bool:
+        """Trains a round, until the next one begins; whether something is under way then."""
         self.watch.lap("order")
-        for attempt in range(2):
-            ready = _Round(self, begin, feeds, look=attempt > 0).walk()
-            verdict = self.committer.decide(ready, begin, attempt)
+        listed, self._under_way = segment(
+            self.site.plan, self.site.me, len(begin.sizes), self._under_way, follows=begin.follows
+        )
+        self._rounds[begin.round] = _Round(self, begin, {}, self._last_backward(begin, listed), look=False)
+        for place, action in enumerate(listed):
+            round = self._rounds[begin.round - action.ago]
+            if action.kind == "verdict":
+                verdict = self._verdict(round, listed)
+                settled(verdict, place + 1 == len(listed) or verdict.kind == "stop")
+                if verdict.kind == "stop":
+                    return False
+            else:
+                round.act(action)
+        return bool(self._rounds)
+
+    def _last_backward(self, begin: Begin, listed: Sequence[Action]) -> int:
+        """The micro-batch whose gradients this device adds last; -1: it has none in this round."""
+        mine = [j for j, size in enumerate(begin.sizes) if self.site.part(j, size) is not None]
+        order = [a.micro_batch for a in listed if a.kind == "backward" and a.ago == 0 and a.micro_batch in mine]
+        return (order if len(order) == len(mine) else mine or [-1])[-1]
+
+    def _verdict(self, round: _Round, listed: Sequence[Action]) -> Verdict:
+        """The verdict on a round, obeyed."""
+        verdict = self.committer.verdict(round.begin)
+        self.watch.lap("verdict")
+        if verdict.kind == "retry":
+            round = self._again(round, listed)
+            verdict = self.committer.verdict(round.begin)
             self.watch.lap("verdict")
-            if verdict.kind != "retry":
-                break
-            self.stage.abort(begin.round)
+        self._obey(verdict)
+        return verdict
+
+    def _again(self, round: _Round, listed: Sequence[Action]) -> _Round:
+        """Once more, looking for what is not finite. Only where a round ends before the next begins."""
+        self.stage.abort(round.begin.round)
+        again = self._rounds[round.begin.round] = _Round(self, round.begin, round.kept_feeds, round.last, look=True)
+        for action in listed:
+            if action.kind != "verdict":
+                again.act(action)
+        return again
+
+    def _obey(self, verdict: Verdict) -> None:
         if verdict.kind == "commit":
             with self.throttle:
-                self.stage.commit(begin.round, verdict.lr_scale, verdict.clip)
+                self.stage.commit(verdict.round, verdict.lr_scale, verdict.clip)
+            del self._rounds[verdict.round]
         else:
-            self.stage.abort(begin.round)
+            self.abort()
         self.watch.lap("update")
-        return verdict
+
+    def settle_heard(self, settled: Settled) -> None:
+        """Obeys the verdicts that came before everything was given up: what the others have committed, is."""
+        for verdict in self.committer.heard():
+            round = self._rounds.get(verdict.round)
+            if round is None or not round.reported or verdict.kind != "commit" or verdict.round != min(self._rounds):
+                return
+            self._obey(verdict)
+            settled(verdict, False)
+
+    def abort(self) -> None:
+        """Everything that is open is given up."""
+        self._rounds.clear()
+        self._under_way = UnderWay()
+        self.stage.abort()
 
     def evaluate(self, order: Evaluate) -> None:
         """Runs micro-batches forward with the evaluation program; the last stage's outputs go to the coordinator."""
@@ -85,8 +146,11 @@ class Executor:
 class _Round:
     """One attempt at one round."""
 
-    def __init__(self, owner: Executor, begin: Begin, feeds: dict[int, list[torch.Tensor]], look: bool) -> None:
-        self.owner, self.begin, self.kept_feeds, self.look = owner, begin, feeds, look
+    def __init__(
+        self, owner: Executor, begin: Begin, feeds: dict[int, list[torch.Tensor]], last: int, *, look: bool
+    ) -> None:
+        self.owner, self.begin, self.kept_feeds, self.last, self.look = owner, begin, feeds, last, look
+        self.reported = False
         self.losses: list[LossPart] = []
         self.trouble = ""
         self.finite = True
@@ -96,25 +160,30 @@ class _Round:
         self.backs: dict[int, dict[int, torch.Tensor | None]] = {}
         self.norms: dict[str, float] = {}
         self.owing: list[int] = []  # micro-batches whose weight gradients wait
+        self._sums_begun = False
 
-    def walk(self) -> Ready:
-        """Does everything up to the report."""
-        owner, begin = self.owner, self.begin
-        owner.reducer.begin(begin.round)
-        listed = actions(owner.site.plan, owner.site.me, len(begin.sizes))
-        mine = {j for j, size in enumerate(begin.sizes) if owner.site.part(j, size) is not None}
-        backwards = [action.micro_batch for action in listed if action.kind == "backward"]
-        self.last = next((j for j in reversed(backwards) if j in mine), -1)
-        for action in listed:
-            if action.kind == "reduce":
-                self.owner.reducer.finish(self._measure_norms)
-            elif action.micro_batch >= 0:
-                size = begin.sizes[action.micro_batch]
-                part = owner.site.part(action.micro_batch, size)
-                if part is not None:
-                    self._act(action, part, size)
-            owner.watch.lap(action.kind)
-        return msgspec.structs.replace(self._ready(), spent_s=owner.watch.take())
+    def act(self, action: Action) -> None:
+        """Does one thing, of all that ends with the report."""
+        owner = self.owner
+        if action.kind == "reduce":
+            self._begin_sums()
+            owner.reducer.finish(self._measure_norms)
+        elif action.kind == "ready":
+            self.reported = True
+            ready = msgspec.structs.replace(self._ready(), spent_s=owner.watch.take())
+            owner.committer.report(ready, self.begin, int(self.look))
+        else:
+            size = self.begin.sizes[action.micro_batch]
+            part = owner.site.part(action.micro_batch, size)
+            if part is not None:
+                self._act(action, part, size)
+        owner.watch.lap(action.kind)
+
+    def _begin_sums(self) -> None:
+        """The sums of the round before are made by now."""
+        if not self._sums_begun:
+            self._sums_begun = True
+            self.owner.reducer.begin(self.begin.round)
 
     def _act(self, action: Action, part: Part, size: int) -> None:
         j = action.micro_batch
@@ -165,6 +234,7 @@ class _Round:
             self._look_at(j, "forward", (*feeds.values(), *received.values()), self.outputs[j].values(), loss)
 
     def _backward(self, j: int) -> None:
+        self._begin_sums()
         # Later backwards would add to what is summed already; a GPU's gradients are not there when its call returns.
         summing = j == self.last and self.owner.sums_early and self.owner.stage.device.type == "cpu"
         noted = self.owner.reducer.ready if summing else None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import queue
 from collections.abc import Callable, Sequence
 
@@ -16,8 +17,10 @@ class AskCoordinator:
     def __init__(self, send: Callable[[Ready], None], verdicts: queue.Queue[Verdict | None], timeout_s: float) -> None:
         self._send, self._verdicts, self._timeout_s = send, verdicts, timeout_s
 
-    def decide(self, ready: Ready, begin: Begin, attempt: int) -> Verdict:
+    def report(self, ready: Ready, begin: Begin, attempt: int) -> None:
         self._send(ready)
+
+    def verdict(self, begin: Begin) -> Verdict:
         try:
             verdict = self._verdicts.get(timeout=self._timeout_s)
         except queue.Empty:
@@ -27,6 +30,14 @@ class AskCoordinator:
         if verdict.round != begin.round:
             raise DeviceError(f"verdict on round {verdict.round} while in round {begin.round}")
         return verdict
+
+    def heard(self) -> list[Verdict]:
+        """Verdicts that came and were not asked for yet, where none will come any more."""
+        found: list[Verdict] = []
+        with contextlib.suppress(queue.Empty):
+            while (verdict := self._verdicts.get_nowait()) is not None:
+                found.append(verdict)
+        return found
 
 
 class DecideAlone:
@@ -40,7 +51,15 @@ class DecideAlone:
         self._me, self._send, self._parameters, self._clip_norm = me, send, parameters, clip_norm
         self._goes_on = goes_on
 
-    def decide(self, ready: Ready, begin: Begin, attempt: int) -> Verdict:
+        self._reported: tuple[Ready, int] | None = None
+
+    def report(self, ready: Ready, begin: Begin, attempt: int) -> None:
+        self._reported = ready, attempt
+
+    def verdict(self, begin: Begin) -> Verdict:
+        if self._reported is None:
+            raise DeviceError(f"a verdict on round {begin.round}, which is not ready")
+        ready, attempt = self._reported
         judgement = judge({self._me: ready}, self._parameters, self._clip_norm, attempt)
         if not self._goes_on():
             raise Cancelled("the coordinator is gone, or has given the plan up")
@@ -49,3 +68,7 @@ class DecideAlone:
         elif judgement.kind == "stop":
             self._send(ready)
         return Verdict(round=begin.round, kind=judgement.kind, lr_scale=begin.lr_scale, clip=judgement.clip)
+
+    def heard(self) -> list[Verdict]:
+        """Nobody else decides."""
+        return []

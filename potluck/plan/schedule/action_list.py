@@ -37,6 +37,7 @@ class Action(msgspec.Struct, frozen=True):
 
     kind: ActionKind
     micro_batch: int
+    ago: int = 0  # of the round so many before the one at hand
 
 
 def actions(plan: Plan, device: str, micro_batches: int) -> tuple[Action, ...]:
@@ -54,12 +55,12 @@ def actions(plan: Plan, device: str, micro_batches: int) -> tuple[Action, ...]:
     late, owing = late_weights(plan, stage), list[int]()
     for work, micro_batch in order_of(schedule_named(plan.schedule), plan.depth(stage), micro_batches):
         if micro_batch in mine:
-            step = _step(work, micro_batch, first=stage == 0, last=stage == len(plan.stages) - 1)
+            steps = step(work, micro_batch, first=stage == 0, last=stage == len(plan.stages) - 1)
             if late and work == "backward":
                 if len(owing) == late:
-                    step.insert(-2, Action("weights", owing.pop(0)))  # right before the backward
+                    steps.insert(-2, Action("weights", owing.pop(0)))  # right before the backward
                 owing.append(micro_batch)
-            listed += step
+            listed += steps
     listed += [Action("weights", micro_batch) for micro_batch in owing]
     listed += [Action("reduce", WHOLE_ROUND), Action("ready", WHOLE_ROUND), Action("verdict", WHOLE_ROUND)]
     return tuple(listed)
@@ -70,7 +71,7 @@ def late_weights(plan: Plan, stage: int) -> int:
     return plan.stages[stage].late_weights if stage else 0
 
 
-def _step(work: Way, micro_batch: int, *, first: bool, last: bool) -> list[Action]:
+def step(work: Way, micro_batch: int, *, first: bool, last: bool, ago: int = 0) -> list[Action]:
     """A forward or a backward with what has to arrive before it and to leave after it."""
     kinds: list[ActionKind]
     if work == "forward":  # the first stage receives too: its feeds come from the coordinator
@@ -78,4 +79,4 @@ def _step(work: Way, micro_batch: int, *, first: bool, last: bool) -> list[Actio
     else:
         kinds = ["backward"] if last else ["receive_gradients", "backward"]
         kinds += [] if first else ["send_gradients"]
-    return [Action(kind, micro_batch) for kind in kinds]
+    return [Action(kind, micro_batch, ago) for kind in kinds]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from potluck.errors import InputError, PlanError
 from potluck.plan.schedule.one_f_one_b import OneForwardOneBackward
 from potluck.plan.schedule.schedules import Schedule
+from potluck.plan.schedule.steady import Steady
 
 _KNOWN: dict[str, Schedule] = {}
 
@@ -24,3 +25,4 @@ def schedule_named(name: str) -> Schedule:
 
 
 register(OneForwardOneBackward())
+register(Steady())

@@ -19,10 +19,16 @@ class Schedule(ABC):
     """In which order stages work. A depth is what the plan says of a stage, usually the number of stages to the end.
 
     Only `order` has to be given: the rest is right for whatever runs each round to its end before the next begins.
+    With a `staleness` of 1, the next round's forwards fill the end of a round (`plan/schedule/segments.py`).
     """
 
     name: ClassVar[str]  # in plans
-    flushes: ClassVar[bool] = True  # whether a round ends with nothing in flight
+    staleness: ClassVar[int] = 0  # steps between the weights that a gradient is of and those that it changes
+
+    @property
+    def flushes(self) -> bool:
+        """Whether a round ends with nothing in flight: the next one needs the weights that it makes."""
+        return self.staleness == 0
 
     @abstractmethod
     def order(self, depth: int, micro_batches: int) -> Iterable[Pass]:
@@ -34,7 +40,7 @@ class Schedule(ABC):
 
     def versions(self, depth: int) -> int:
         """How many versions of its weights a stage holds at once."""
-        return 1
+        return 1 + self.staleness
 
     def backlog(self, earlier: int, later: int, micro_batches: int) -> int:
         """Micro-batches that may wait between stages of two depths, in each direction, for neither to block the other.

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import threading
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
+import pytest
 import torch
+from msgspec.structs import replace
 
 from potluck.compute.runner import StageState
 from potluck.control.commit import judge
@@ -16,6 +19,7 @@ from potluck.device.assembling import site_of
 from potluck.device.host.throttle import Throttle
 from potluck.device.stage.exchange import Exchange
 from potluck.device.stage.executor import Executor
+from potluck.plan.schedule.known_schedules import schedule_named
 from potluck.program.layout import PlanLayout
 from potluck.types import COORDINATOR, Plan
 from potluck.uncut.uncut_run import UncutRun
@@ -26,6 +30,7 @@ from tests.unit.memory_link import MemoryLink, Post, memory_links
 
 PATIENT_S = 20.0
 CPU = torch.device("cpu")
+TWO_EPOCHS = dataclasses.replace(prepared().job, epochs=2)
 
 
 class WaitingLink(MemoryLink):
@@ -60,9 +65,14 @@ class Together:
         def __init__(self, owner: Together, device: str) -> None:
             self._owner, self._device = owner, device
 
-        def decide(self, ready: Ready, begin: Begin, attempt: int) -> Verdict:
-            owner = self._owner
-            owner._ready[self._device] = ready
+        def report(self, ready: Ready, begin: Begin, attempt: int) -> None:
+            self._owner._ready[self._device] = ready
+
+        def heard(self) -> list[Verdict]:
+            return []
+
+        def verdict(self, begin: Begin) -> Verdict:
+            owner, attempt = self._owner, 0
             owner._all.wait(PATIENT_S)
             order = [s.name for s in prepared().built.programs.train.sources if s.trainable]
             kind = judge(dict(sorted(owner._ready.items())), order, None, attempt).kind
@@ -92,24 +102,35 @@ def executors(plan: Plan) -> tuple[dict[str, Executor], WaitingLink]:
 def trained(plan: Plan, rounds: int) -> dict[str, torch.Tensor]:
     """The weights after some rounds."""
     walkers, coordinator = executors(plan)
-    layout, loader = PlanLayout(prepared().built.programs, plan), training_loader(prepared().job, ahead=1)
+    layout, loader = PlanLayout(prepared().built.programs, plan), training_loader(TWO_EPOCHS, ahead=1)
+    late = schedule_named(plan.schedule).staleness
+    verdicts: list[Verdict] = []
     try:
         for round in range(rounds):
             batch = loader.get(round)
-            begin = Begin(round=round, sizes=(2, 2), total_weight=float(batch.weights.sum()), lr_scale=1.0)
+            begin = Begin(
+                round=round, sizes=(2, 2), total_weight=float(batch.weights.sum()), lr_scale=1.0,
+                follows=late > 0 and round + 1 < rounds,
+            )  # fmt: skip
             send_feeds(coordinator, layout, "train", round, batch, begin.sizes, PATIENT_S)
+
+            def walk(one: Executor, begin: Begin = begin) -> bool:
+                return one.train(begin, lambda verdict, resting: verdicts.append(verdict))
+
             with ThreadPoolExecutor(len(walkers)) as pool:
-                verdicts = list(pool.map(lambda one, begin=begin: one.run_round(begin), walkers.values()))
-            assert {verdict.kind for verdict in verdicts} == {"commit"}
+                assert set(pool.map(walk, walkers.values())) == {begin.follows}
+            committed = round + 1 - (late if begin.follows else 0)
+            assert len(verdicts) == len(walkers) * max(0, committed - (late if begin.follows else 0))
     finally:
         loader.close()
+    assert {verdict.kind for verdict in verdicts} == {"commit"}
     return {n: t for walker in walkers.values() for n, t in walker.stage.state().parameters.items()}
 
 
-def uncut(rounds: int) -> dict[str, torch.Tensor]:
+def uncut(rounds: int, staleness: int = 0) -> dict[str, torch.Tensor]:
     built = prepared().built
-    run = UncutRun(built.programs, dict(built.state), prepared().optimizer, seed=0, clip_norm=None)
-    loader = training_loader(prepared().job, ahead=1)
+    run = UncutRun(built.programs, dict(built.state), prepared().optimizer, seed=0, clip_norm=None, staleness=staleness)
+    loader = training_loader(TWO_EPOCHS, ahead=1)
     try:
         for round in range(rounds):
             batch = loader.get(round)
@@ -124,6 +145,13 @@ def test_a_round_that_is_cut_has_the_bits_of_the_round_that_is_not() -> None:
     found, wanted = trained(plan_of(("d0",), ("d1",)), 2), uncut(2)
     assert found.keys() == wanted.keys()
     assert [n for n in wanted if not torch.equal(found[n], wanted[n])] == []
+
+
+@pytest.mark.parametrize("stages", [(("d0",), ("d1",)), (("d0",), ("d1",), ("d2",))])
+def test_rounds_that_overlap_have_the_bits_of_the_round_that_is_late(stages: tuple[tuple[str, ...], ...]) -> None:
+    found, wanted = trained(replace(plan_of(*stages), schedule="steady"), 5), uncut(5, staleness=1)
+    assert [n for n in wanted if not torch.equal(found[n], wanted[n])] == []
+    assert any(not torch.equal(t, wanted[n]) for n, t in uncut(5).items())
 
 
 def test_members_that_share_rows_have_the_same_weights_and_nearly_those_of_one() -> None:

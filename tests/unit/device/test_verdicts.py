@@ -17,6 +17,11 @@ READY = Ready(round=5, losses=(LossPart(0, 0, 2.0, 0.5),), squared_norms={"w": 9
 BROKEN = Ready(round=5, losses=(LossPart(0, 0, math.nan, 0.5),), squared_norms={"w": 9.0}, finite=False)
 
 
+def decided(committer: AskCoordinator | DecideAlone, ready: Ready, attempt: int = 0) -> Verdict:
+    committer.report(ready, BEGIN, attempt)
+    return committer.verdict(BEGIN)
+
+
 def asked(*verdicts: Verdict | None) -> tuple[AskCoordinator, list[Ready]]:
     said: list[Ready] = []
     waiting: queue.Queue[Verdict | None] = queue.Queue()
@@ -28,7 +33,7 @@ def asked(*verdicts: Verdict | None) -> tuple[AskCoordinator, list[Ready]]:
 def test_the_coordinators_verdict_is_taken_once_it_was_told() -> None:
     verdict = Verdict(round=5, kind="retry")
     committer, said = asked(verdict)
-    assert committer.decide(READY, BEGIN, 0) is verdict
+    assert decided(committer, READY) is verdict
     assert said == [READY]
 
 
@@ -44,7 +49,7 @@ def test_no_verdict_none_any_more_and_a_wrong_one(
     verdicts: list[Verdict | None], kind: type[Exception], words: str
 ) -> None:
     with pytest.raises(kind, match=words):
-        asked(*verdicts)[0].decide(READY, BEGIN, 0)
+        decided(asked(*verdicts)[0], READY)
 
 
 def alone(*, goes_on: bool = True, clip_norm: float | None = 2.5) -> tuple[DecideAlone, list[Ready | Committed]]:
@@ -55,7 +60,7 @@ def alone(*, goes_on: bool = True, clip_norm: float | None = 2.5) -> tuple[Decid
 def test_alone_it_decides_by_the_coordinators_rule_and_says_so_afterwards() -> None:
     committer, said = alone()
     by_rule = judge({"a": READY}, ("w", "v"), 2.5, 0)
-    verdict = committer.decide(READY, BEGIN, 0)
+    verdict = decided(committer, READY)
     assert verdict == Verdict(round=5, kind="commit", lr_scale=0.5, clip=by_rule.clip)
     assert verdict.clip == pytest.approx(0.5)
     assert said == [Committed(ready=READY, loss=1.0, gradient_norm=5.0)]
@@ -63,14 +68,26 @@ def test_alone_it_decides_by_the_coordinators_rule_and_says_so_afterwards() -> N
 
 def test_alone_a_broken_round_is_run_again_silently_and_then_reported() -> None:
     committer, said = alone()
-    assert committer.decide(BROKEN, BEGIN, 0).kind == "retry"
+    assert decided(committer, BROKEN).kind == "retry"
     assert said == []
-    assert committer.decide(BROKEN, BEGIN, 1).kind == "stop"
+    assert decided(committer, BROKEN, 1).kind == "stop"
     assert said == [BROKEN]
 
 
 def test_alone_nothing_is_committed_that_nobody_would_hear_of() -> None:
     committer, said = alone(goes_on=False)
     with pytest.raises(Cancelled):
-        committer.decide(READY, BEGIN, 0)
+        decided(committer, READY)
     assert said == []
+
+
+def test_verdicts_that_came_before_everything_was_given_up_are_still_heard() -> None:
+    first, second = Verdict(round=5, kind="commit"), Verdict(round=6, kind="commit")
+    assert asked(first, second, None)[0].heard() == [first, second]
+    assert asked(None, first)[0].heard() == []
+    assert asked()[0].heard() == []
+
+
+def test_alone_there_is_no_verdict_on_what_is_not_ready() -> None:
+    with pytest.raises(DeviceError, match="not ready"):
+        alone()[0].verdict(BEGIN)
