@@ -177,7 +177,7 @@ def _measure(bench: Bench, cells: list[Cell], results: dict[Cell, Result], logs:
         sizes = {DDP: (told[DDP].micro_batch,), PIPELINING: piped}
         say(f"{cells[0].model} on one core: {core}; told: {told}")
         brief = core.brief_size(min(device.speed for device in bed.fleet.devices))
-        with Ideal(bed, cells[0], core.ideal_size, brief) as ideal:
+        with Ideal(bed, cells[0], core.ideal_size, brief, bench.ideal_s) as ideal:
             yardstick = Yardstick(ideal)
             for cell in cells:
                 _set_lines(bed, cell)
@@ -185,7 +185,7 @@ def _measure(bench: Bench, cells: list[Cell], results: dict[Cell, Result], logs:
                     kind = DDP if system == DDP else PIPELINING
                     _measure_peer(bench, bed, results[cell], system, sizes[kind], told[kind].options, yardstick)
             _measure_ours(bench, bed, cells, results, logs, yardstick)
-        for cell in cells:
+        for cell in cells if bench.all_in_little_memory else cells[:1]:
             _train_in_little_memory(bed, results[cell], logs / cell.name)
         # The testbed counts for all these cells together; the total is what is reported.
         results[cells[0]].oom_kills += sum(bed.oom_kills(device) for device in bed.devices)

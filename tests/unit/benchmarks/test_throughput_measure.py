@@ -17,6 +17,7 @@ from potluck.settings.fleet_file import read_fleet
 from potluck.types import Fleet
 
 CELLS = [Cell("lab-1000", "gpt_10m"), Cell("lab-100", "gpt_10m")]
+BENCH = replace(QUICK, peers=("ddp", "pipelining-1f1b"), planners=("eddl", "asteroid"))
 
 
 class _Failing:
@@ -84,7 +85,7 @@ def test_what_was_measured_before_ours_failed_counts_and_who_failed_is_named(
     results = {cell: Result(cell, {"ddp": [Rate(50.0, 100.0)]}) for cell in CELLS}
     bed: Any = None
     yardstick: Any = _Yardstick()
-    measure._measure_ours(QUICK, bed, CELLS, results, tmp_path, yardstick)
+    measure._measure_ours(BENCH, bed, CELLS, results, tmp_path, yardstick)
     assert {system: result.part(system) for result in results.values() for system in result.rates} == {
         "ddp": 0.5, OURS: 0.5
     }  # fmt: skip
@@ -128,7 +129,7 @@ def test_a_cell_that_cannot_be_measured_does_not_end_the_others(
             raise RuntimeError("out of time after 400 s")
 
     monkeypatch.setattr(measure, "_measure", measured)
-    bench = replace(QUICK, cells=(CELLS[0], Cell("rooms", "resnet50")))
+    bench = replace(BENCH, cells=(CELLS[0], Cell("rooms", "resnet50")))
     *_, (first, other) = measure.run(bench, tmp_path, "now")
     assert first.part("ddp") == 0.3
     systems = ("pipelining-1f1b", OURS, "eddl", "asteroid")
