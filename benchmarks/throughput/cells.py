@@ -37,6 +37,11 @@ class Cell:
         """The fleet, and the batch where it is not the usual one."""
         return self.fleet if self.batch == BATCH else f"{self.fleet}/{self.batch}"
 
+    @property
+    def word(self) -> str:
+        """What chooses it on the command line."""
+        return f"{self.name}:{self.model}"
+
 
 @dataclass(frozen=True)
 class Bench:
