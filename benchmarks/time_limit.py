@@ -5,9 +5,10 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 QUICK_S = 15 * 60.0  # of every --quick
+T = TypeVar("T")
 MARGIN = 1.1  # of what a piece is expected to take: pieces differ
 
 
@@ -48,6 +49,13 @@ class TimeLimit:
         yield
         self._taken_s += max(0.0, self._clock() - began - exactly_s)
         self._usual_s += usual_s
+
+    def within(self, name: str, usual_s: float, piece: Callable[[], T], exactly_s: float = 0.0) -> T | None:
+        """What a piece gives; None where it is left out."""
+        if not self.fits(name, usual_s, exactly_s):
+            return None
+        with self.piece(usual_s, exactly_s):
+            return piece()
 
     @property
     def figures(self) -> dict[str, Any]:

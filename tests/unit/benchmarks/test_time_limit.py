@@ -77,6 +77,18 @@ def test_a_piece_that_fails_says_nothing_of_others(clock: _Clock) -> None:
     assert limit.expected_s(100.0) == 100.0
 
 
+def test_a_piece_is_done_if_there_is_time_for_it(clock: _Clock) -> None:
+    limit = TimeLimit(200.0, clock)
+
+    def piece() -> str:
+        clock.now_s += 150.0
+        return "done"
+
+    assert limit.within("first", 100.0, piece) == "done"
+    assert limit.within("second", 100.0, piece) is None
+    assert (limit.left_out, clock.now_s) == (["second"], 1150.0)
+
+
 def test_without_a_limit_everything_fits(clock: _Clock) -> None:
     limit = TimeLimit(None, clock)
     _take(limit, clock, 1.0, 10.0**6)
