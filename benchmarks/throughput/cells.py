@@ -16,6 +16,7 @@ HYBRID = ("pipedream", "dapple", "hetpipe")
 PLANNERS = ("single", "data-parallel", "gpipe", "1f1b", "eddl", "ftpipehd", *HYBRID, "asteroid")
 LEAST_BATCH = 120  # batches are multiples of it: most sizes of micro-batches divide it
 IDEAL_S = 6.0  # of each burst of plain trainers
+TRY_PLAN_S = 5.0
 MICRO_BATCHES = (8, 12, 16, 24, 30, 40, 60, 80, 120, 240)  # sizes that every planner may choose from
 
 
@@ -54,6 +55,7 @@ class Bench:
     seconds: float  # each measurement of a plan or of a rival aims at
     pipelining_sizes: tuple[int, ...]  # of micro-batches to choose from, by trying them
     ideal_s: float  # of each burst of plain trainers
+    try_plan_s: float  # how long each plan that is tried is looked for; `potluck train` takes 2 s
     all_in_little_memory: bool  # or only the first cell of those whose lines alone differ
 
 
@@ -65,6 +67,7 @@ QUICK = Bench(
     seconds=6.0,
     pipelining_sizes=(16,),
     ideal_s=4.0,
+    try_plan_s=3.0,
     all_in_little_memory=False,
 )
 _FLEETS = ("lab-1000", "lab-100", "nanos-1000", "nanos-100", "tenfold-1000", "tenfold-100", "rooms")
@@ -76,6 +79,7 @@ FULL = Bench(
     seconds=12.0,
     pipelining_sizes=(8, 16, 24, 40),
     ideal_s=IDEAL_S,
+    try_plan_s=TRY_PLAN_S,
     all_in_little_memory=True,
 )
 

@@ -237,7 +237,8 @@ def _measure_ours(
             for cell in cells:
                 system = OURS
                 _set_lines(bed, cell)
-                answers = ours.plan(cell, (OURS, *bench.planners), bench.seconds, OURS_TIMEOUT_S)
+                planners = (OURS, *bench.planners)
+                answers = ours.plan(cell, planners, bench.seconds, OURS_TIMEOUT_S, None, bench.try_plan_s)
                 yardstick.look()
                 for answer in answers:
                     system = answer["planner"]
