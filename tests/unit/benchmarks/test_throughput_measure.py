@@ -13,12 +13,13 @@ from benchmarks.throughput import measure, others
 from benchmarks.throughput.cells import OURS, QUICK, Cell
 from benchmarks.throughput.measure import NOT_REACHED, Rate, Result
 from benchmarks.throughput.report import figures
-from benchmarks.time_limit import MARGIN, TimeLimit
+from benchmarks.time_limit import MARGIN, QUICK_S, TimeLimit
 from potluck.settings.fleet_file import read_fleet
 from potluck.types import Fleet
 
 CELLS = [Cell("lab-1000", "gpt_10m"), Cell("lab-100", "gpt_10m")]
 ONE_S, PAIR_S = (measure.SHARED_S + count * measure.CELL_S for count in (1, 2))
+TRANSPORT_S = 20.0  # what the cost of moving bytes takes to measure
 BENCH = replace(QUICK, peers=("ddp", "pipelining-1f1b"), planners=("eddl", "asteroid"))
 
 
@@ -138,6 +139,11 @@ def test_a_cell_that_cannot_be_measured_does_not_end_the_others(
     assert first.errors == dict.fromkeys(systems, "out of time after 400 s")
     assert capsys.readouterr().err.count("given up: out of time after 400 s") == 1
     assert (other.part("ddp"), other.errors) == (0.3, {})
+
+
+def test_what_a_quick_run_usually_takes_fits_its_limit() -> None:
+    everything = sum(measure._usual_s(cells) for cells in measure._alike(QUICK.cells))
+    assert TRANSPORT_S + MARGIN * everything < QUICK_S
 
 
 @pytest.mark.parametrize(
