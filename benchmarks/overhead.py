@@ -176,7 +176,7 @@ def measure(name: str, rounds: int, repeats: int) -> dict[str, float]:
 
 @click.command()
 @click.option("--json", "as_json", is_flag=True, help="One JSON object as the last line.")
-@click.option("--quick", is_flag=True, help="Fewer repeats.")
+@click.option("--quick", is_flag=True, help="Fewer repeats: about six minutes.")
 @click.option("--rounds", default=7, show_default=True)
 @click.option("--models", default=",".join(SIZES), show_default=True)
 @click.option("--plain", default="", hidden=True)

@@ -7,6 +7,8 @@ docs/testbed.md, and `apt-get install dataset-fashion-mnist`). Targets are the l
 2 and 4 epochs. Policies in which nobody waits run first; the others then get three times as long as those took to the
 middle target (BSP 4.4 times), and where they did not get there, ratios say how much longer they take at least. Flower
 takes part, and hivemind with `--peer hivemind`; each gets a Python of its own (benchmarks/sync/peer_python.py).
+A quick run takes at most 15 minutes, once those are there; left_out: policies for which there was no time.
+`--seeds` and `--search` ask for more than that.
 """
 
 from __future__ import annotations
@@ -22,10 +24,11 @@ from benchmarks.sync.peer_python import PACKAGES, PeerMissing, peer_python
 from benchmarks.sync.race import POLICIES, Asked, race
 from benchmarks.sync.workload import NAME, WORKLOADS
 from benchmarks.testbed import TestbedMissing, check_machine, ended_by_signals
+from benchmarks.time_limit import QUICK_S, TimeLimit
 
 
 @click.command()
-@click.option("--quick", is_flag=True, help="One seed, one learning rate, fewer samples.")
+@click.option("--quick", is_flag=True, help="One seed, one learning rate, fewer samples: at most 15 minutes.")
 @click.option("--workload", type=click.Choice(list(WORKLOADS)), default=NAME, show_default=True)
 @click.option("--seeds", type=click.IntRange(1), help="How often.  [default: 1 in a quick run, else 3]")
 @click.option("--policy", "policies", multiple=True, type=click.Choice(POLICIES), help="Only these; may be repeated.")
@@ -59,12 +62,16 @@ def main(
             not quick if search is None else search, most_s or (300.0 if quick else 600.0),
             {peer: peer_python(peer) for peer in peers if peer != "none"},
         )  # fmt: skip
-        found = race(asked)
+        hurried = quick and asked.seeds == 1 and not asked.search
+        limit = TimeLimit(QUICK_S if hurried else None)
+        found = race(asked, limit)
     except (TestbedMissing, FashionMissing, PeerMissing) as error:
         raise click.ClickException(str(error)) from None
     for key, value in found.items():
         if key != "curves":
             print(f"{key}: {value}")
+    if limit.words:
+        print(limit.words)
     if results is not None:
         results.mkdir(parents=True, exist_ok=True)
         name = _name(asked)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,9 +23,12 @@ from benchmarks.testbed import Testbed
 from benchmarks.throughput.cells import FLEETS
 from benchmarks.throughput.machine import machine
 from benchmarks.throughput.measure import say
+from benchmarks.time_limit import TimeLimit
 
 POLICIES = ("bsp", "ssp", "local", "adacomm", "adsp", "ours")
 NOBODY_WAITS = ("adsp", "ours")  # first in turn: how long the others get follows from them
+FAR_BEHIND = ("bsp", "ssp")  # last where time is short
+START_S, SERVER_S = 20.0, 25.0  # of each run, beside training; of the server alone, at the end
 ENOUGH = {"bsp": 4.4}  # times as long to the middle target, and it is plain enough how much slower somebody is
 _ENOUGH = 3.0  # of all others
 SEARCH_S = 40.0  # with each learning rate, for everybody
@@ -91,6 +94,13 @@ def enough_s(policy: str, mine: Times, most_s: float) -> float:
     return most_s if middle is None else min(most_s, ENOUGH.get(policy, _ENOUGH) * middle)
 
 
+def in_turn(policies: Sequence[str], peers: Iterable[str], hurried: bool) -> tuple[list[str], list[str]]:
+    """Policies in which nobody waits, and all others; where time may be short, those far behind come last."""
+    others = [*(policy for policy in policies if policy not in NOBODY_WAITS), *peers]
+    mine = [policy for policy in policies if policy in NOBODY_WAITS]
+    return mine, sorted(others, key=lambda policy: hurried and policy in FAR_BEHIND)
+
+
 def began_to_learn(courses: Sequence[Course]) -> bool:
     """Whether there is something to compare with: who could not begin at all is not slow, but missing."""
     return all(course.curve for course in courses)
@@ -99,8 +109,8 @@ def began_to_learn(courses: Sequence[Course]) -> bool:
 class Race:
     """A testbed with the shards of every worker, and what one process reaches."""
 
-    def __init__(self, bed: Testbed, folder: Path, asked: Asked) -> None:
-        self._bed, self._folder, self._asked = bed, folder, asked
+    def __init__(self, bed: Testbed, folder: Path, asked: Asked, limit: TimeLimit) -> None:
+        self._bed, self._folder, self._asked, self._limit = bed, folder, asked, limit
         self._work = WORKLOADS[asked.workload]
         samples = self._work.quick if asked.quick else self._work.full
         write_shards(self._work, folder, bed.devices, samples, asked.dirichlet, seed=0)
@@ -109,20 +119,27 @@ class Race:
         self.targets = min(by_rate, key=lambda losses: losses[-1])
         say(f"one process reaches {self.targets} after {EPOCHS} epochs")
         self.lone = Lone(bed, folder, asked.workload)
+        self._just_looked = False
         self.rates: dict[str, float] = {}  # of learning
 
     def courses(self) -> Iterator[tuple[str, Course]]:
-        """Every policy with every seed, policies in turn; learning rates are searched before the first seed."""
-        mine = [policy for policy in self._asked.policies if policy in NOBODY_WAITS]
-        others = [policy for policy in self._asked.policies if policy not in mine]
+        """Every policy with every seed, policies in turn, as far as there is time.
+
+        Learning rates are searched before the first seed.
+        """
+        hurried = self._limit.seconds is not None
+        mine, others = in_turn(self._asked.policies, self._asked.pythons, hurried)
         for seed in range(self._asked.seeds):
             reached: dict[str, Times] = {}
-            for policy in (*mine, *others, *self._asked.pythons):
-                if policy not in self.rates:
-                    self.rates[policy] = self._searched(policy)
+            for policy in (*mine, *others):
                 most_s = self._asked.most_s
                 if policy not in NOBODY_WAITS:
                     most_s = enough_s(policy, best(reached, NOBODY_WAITS), most_s)
+                    if not self._limit.fits(policy, START_S, most_s + SERVER_S):
+                        say(f"{policy} is left out: there is no time for it")
+                        continue
+                if policy not in self.rates:
+                    self.rates[policy] = self._searched(policy)
                 one = self._beside_lone(policy, seed, most_s)
                 reached[policy] = one.reached_s
                 yield policy, one
@@ -131,16 +148,23 @@ class Race:
         """The learning rate with which a policy is farthest after a while, which is the same for all."""
         if len(self._rates) == 1:
             return self._rates[0]
+        self._just_looked = False
         tried = {rate: self._with_rate(policy, 0, rate, SEARCH_S, "search-") for rate in self._rates}
         return min(tried, key=lambda rate: self._last(tried[rate]))
 
     def _beside_lone(self, policy: str, seed: int, most_s: float) -> Course:
-        """A run; where nobody waits, with a look at what devices train by themselves right before and after."""
+        """A run; where nobody waits, with a look at what devices train by themselves right before and after.
+
+        In a quick run, the look after one is that before the next.
+        """
         if policy not in NOBODY_WAITS:
+            self._just_looked = False
             return self._with_rate(policy, seed, self.rates[policy], most_s)
-        self.lone.look()
+        if not (self._asked.quick and self._just_looked):
+            self.lone.look()
         one = self._with_rate(policy, seed, self.rates[policy], most_s)
         self.lone.look()
+        self._just_looked = True
         return one
 
     def _with_rate(self, policy: str, seed: int, rate: float, most_s: float, kind: str = "") -> Course:
@@ -164,12 +188,12 @@ class Race:
         return last if last is not None else one.had_s + min((loss for _, loss in one.curve), default=1e9)
 
 
-def race(asked: Asked) -> dict[str, Any]:
-    """Everything that it comes to."""
+def race(asked: Asked, limit: TimeLimit) -> dict[str, Any]:
+    """Everything that it comes to, as far as there is time."""
     torch.set_num_threads(1)
     began, runs = time.monotonic(), dict[str, list[Course]]()
     with tempfile.TemporaryDirectory() as name, Testbed(FLEETS / f"{asked.fleet}.toml") as bed:
-        it = Race(bed, Path(name), asked)
+        it = Race(bed, Path(name), asked, limit)
         for policy, one in it.courses():
             runs.setdefault(policy, []).append(one)
     seconds = {policy: _medians([c.reached_s for c in courses]) for policy, courses in runs.items()}
@@ -200,7 +224,7 @@ def race(asked: Asked) -> dict[str, Any]:
         "server_pairs_per_s": served["pairs_per_s"], "server": served,
         "problems": {p: [c.problem for c in courses if c.problem] for p, courses in runs.items()},
         "curves": {p: courses[0].curve for p, courses in runs.items()},
-        "machine": machine(), "duration_s": time.monotonic() - began,
+        "machine": machine(), "duration_s": time.monotonic() - began, **limit.figures,
     }  # fmt: skip
 
 

@@ -15,6 +15,8 @@ PEERS = (DDP, ONE_F_ONE_B, GPIPE)
 HYBRID = ("pipedream", "dapple", "hetpipe")
 PLANNERS = ("single", "data-parallel", "gpipe", "1f1b", "eddl", "ftpipehd", *HYBRID, "asteroid")
 LEAST_BATCH = 120  # batches are multiples of it: most sizes of micro-batches divide it
+IDEAL_S = 6.0  # of each burst of plain trainers
+TRY_PLAN_S = 5.0
 MICRO_BATCHES = (8, 12, 16, 24, 30, 40, 60, 80, 120, 240)  # sizes that every planner may choose from
 
 
@@ -36,6 +38,11 @@ class Cell:
         """The fleet, and the batch where it is not the usual one."""
         return self.fleet if self.batch == BATCH else f"{self.fleet}/{self.batch}"
 
+    @property
+    def word(self) -> str:
+        """What chooses it on the command line."""
+        return f"{self.name}:{self.model}"
+
 
 @dataclass(frozen=True)
 class Bench:
@@ -47,15 +54,21 @@ class Bench:
     repeats: int
     seconds: float  # each measurement of a plan or of a rival aims at
     pipelining_sizes: tuple[int, ...]  # of micro-batches to choose from, by trying them
+    ideal_s: float  # of each burst of plain trainers
+    try_plan_s: float  # how long each plan that is tried is looked for; `potluck train` takes 2 s
+    all_in_little_memory: bool  # or only the first cell of those whose lines alone differ
 
 
 QUICK = Bench(
     cells=tuple(Cell(f, m) for f in ("lab-1000", "lab-100") for m in ("mobilenet_v2", "resnet50")),
-    planners=("eddl", "asteroid"),
-    peers=(DDP, ONE_F_ONE_B),
+    planners=("asteroid",),  # the best other of these cells whenever more were measured
+    peers=(DDP,),
     repeats=1,
-    seconds=8.0,
+    seconds=6.0,
     pipelining_sizes=(16,),
+    ideal_s=4.0,
+    try_plan_s=3.0,
+    all_in_little_memory=False,
 )
 _FLEETS = ("lab-1000", "lab-100", "nanos-1000", "nanos-100", "tenfold-1000", "tenfold-100", "rooms")
 FULL = Bench(
@@ -65,6 +78,9 @@ FULL = Bench(
     repeats=3,
     seconds=12.0,
     pipelining_sizes=(8, 16, 24, 40),
+    ideal_s=IDEAL_S,
+    try_plan_s=TRY_PLAN_S,
+    all_in_little_memory=True,
 )
 
 

@@ -26,6 +26,8 @@ class Measured:
     gloo_cpu_s_per_gb: float | None = None
     machine: dict[str, Any] = field(default_factory=dict)
     seconds: float = 0.0
+    time_limit_s: float | None = None
+    left_out: Sequence[str] = field(default_factory=list)  # cells for which there was no time
 
 
 def summary(measured: Measured) -> dict[str, Any]:

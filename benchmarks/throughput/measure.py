@@ -20,10 +20,13 @@ from benchmarks.throughput.cells import DDP, OURS, PIPELINING, Bench, Cell
 from benchmarks.throughput.one_core import one_core
 from benchmarks.throughput.others import Ideal, peer
 from benchmarks.throughput.session import Ours
+from benchmarks.time_limit import TimeLimit
 from potluck.errors import PotluckError
 from potluck.settings.fleet_file import read_fleet
 
 OURS_TIMEOUT_S = 1800.0
+# Of cells of one model on the same devices, usually: what all take together, and each beyond that.
+SHARED_S, CELL_S, CELLS_S = 110.0, 160.0, {"resnet50": 125.0}
 MEMORY_ROOM, MEMORY_ROUNDS = 1.1, 4
 NOT_REACHED = "not measured: our runtime had failed before"
 
@@ -120,27 +123,46 @@ def say(text: str) -> None:
 
 
 def run(
-    bench: Bench, logs: Path, when: str, before: Sequence[Result] = (), again: bool = False
-) -> Iterator[list[Result]]:
+    bench: Bench, logs: Path, when: str, before: Sequence[Result] = (), again: bool = False,
+    limit: TimeLimit | None = None,
+) -> Iterator[list[Result]]:  # fmt: skip
     """Every cell, as often as the benchmark says, beside what was measured before.
 
     In each turn the systems follow each other; with repeats, all of them have their turn before any has its next.
 
-    Gives what there is so far each time some cells are done. What was measured before in the same cells counts
-    only if this is to be the same `again`: other code is another system.
+    Gives what there is so far each time some cells are done. Cells for which there is no time are left out.
+    What was measured before in the same cells counts only if this is to be the same `again`: other code is
+    another system.
     """
-    results = {result.cell: result for result in before}
+    results, limit = {result.cell: result for result in before}, limit or TimeLimit(None)
     for turn in range(bench.repeats):
-        for cells in _alike(bench.cells):
+        for alike in _alike(bench.cells):
+            cells = _in_time(alike, limit)
+            if not cells:
+                continue
             for cell in cells:
                 if cell not in results or not (again or turn):
                     results[cell] = Result(cell)
                 results[cell].when.append(when)
             try:
-                _measure(bench, cells, results, logs / f"{cells[0].fleet}-{cells[0].model}-{turn}")
+                with limit.piece(_usual_s(cells)):
+                    _measure(bench, cells, results, logs / f"{cells[0].fleet}-{cells[0].model}-{turn}")
             except (RuntimeError, OSError, PotluckError, click.ClickException) as error:
                 _note(bench, [results[cell] for cell in cells], str(error))
             yield list(results.values())
+
+
+def _usual_s(cells: Sequence[Cell]) -> float:
+    return SHARED_S + sum(CELLS_S.get(cell.model, CELL_S) for cell in cells)
+
+
+def _in_time(alike: list[Cell], limit: TimeLimit) -> list[Cell]:
+    """The first of these cells, as many as there is time for."""
+    fit = next((n for n in range(len(alike), 0, -1) if limit.allows(_usual_s(alike[:n]))), 0)
+    limit.left_out += [cell.word for cell in alike[fit:]]
+    for cell in alike[fit:]:
+        say(f"{cell.word} is left out: there is no time for it")
+    return alike[:fit]
 
 
 def _note(bench: Bench, results: Iterable[Result], error: str) -> None:
@@ -177,7 +199,7 @@ def _measure(bench: Bench, cells: list[Cell], results: dict[Cell, Result], logs:
         sizes = {DDP: (told[DDP].micro_batch,), PIPELINING: piped}
         say(f"{cells[0].model} on one core: {core}; told: {told}")
         brief = core.brief_size(min(device.speed for device in bed.fleet.devices))
-        with Ideal(bed, cells[0], core.ideal_size, brief) as ideal:
+        with Ideal(bed, cells[0], core.ideal_size, brief, bench.ideal_s) as ideal:
             yardstick = Yardstick(ideal)
             for cell in cells:
                 _set_lines(bed, cell)
@@ -185,7 +207,7 @@ def _measure(bench: Bench, cells: list[Cell], results: dict[Cell, Result], logs:
                     kind = DDP if system == DDP else PIPELINING
                     _measure_peer(bench, bed, results[cell], system, sizes[kind], told[kind].options, yardstick)
             _measure_ours(bench, bed, cells, results, logs, yardstick)
-        for cell in cells:
+        for cell in cells if bench.all_in_little_memory else cells[:1]:
             _train_in_little_memory(bed, results[cell], logs / cell.name)
         # The testbed counts for all these cells together; the total is what is reported.
         results[cells[0]].oom_kills += sum(bed.oom_kills(device) for device in bed.devices)
@@ -215,7 +237,8 @@ def _measure_ours(
             for cell in cells:
                 system = OURS
                 _set_lines(bed, cell)
-                answers = ours.plan(cell, (OURS, *bench.planners), bench.seconds, OURS_TIMEOUT_S)
+                planners = (OURS, *bench.planners)
+                answers = ours.plan(cell, planners, bench.seconds, OURS_TIMEOUT_S, None, bench.try_plan_s)
                 yardstick.look()
                 for answer in answers:
                     system = answer["planner"]

@@ -19,7 +19,7 @@ import psutil
 
 from benchmarks.testbed import Testbed
 from benchmarks.testbed.agents import environment
-from benchmarks.throughput.cells import DDP, PIPELINING, Cell
+from benchmarks.throughput.cells import DDP, IDEAL_S, PIPELINING, Cell
 
 PORT = 29500
 LOOK_S = 0.1
@@ -27,7 +27,6 @@ ROUNDS = 8  # at most, of a peer
 TIMEOUT_S = 400.0  # longest wait for anything that a peer does: it ends by itself then
 RUN_S = 1800.0  # of one peer in all, as for ours
 END_S = 60.0  # for what was killed
-IDEAL_S = 6.0  # of each burst
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ import msgspec
 import torch
 
 from benchmarks.testbed.topology import NETWORK
-from benchmarks.throughput.cells import OURS, micro_batches
+from benchmarks.throughput.cells import OURS, TRY_PLAN_S, micro_batches
 from benchmarks.workloads import workload
 from potluck.commands.trying import Tries, a_few_rounds, try_plans
 from potluck.coordinator.fleet.fleet_profile import MeasuringTime, profile_fleet
@@ -42,7 +42,7 @@ from potluck.wire.trust import PlainTrust
 
 PROFILED_ROWS = 60  # the profile also has half, a quarter and twice as many: what a device computes at a time here
 FEWEST, MOST = 3, 16  # rounds of a measurement, the warm-up included; two, if one takes longer than all should
-TRIES, TRY_PLAN_S = 4, 5.0  # plans of ours that are tried, and how long each is looked for
+TRIES = 4  # plans of ours
 NETWORK_S = 10.0  # all links together are measured
 TIMEOUT_S = 300.0
 
@@ -56,6 +56,7 @@ class Request:
     planners: tuple[str, ...]
     seconds: float
     micro_batch: int | None = None  # None: whatever suits a planner best
+    try_plan_s: float = TRY_PLAN_S
     profile_s: float = 45.0  # a device of 0.12 core takes that long for the largest rows
 
 
@@ -82,7 +83,7 @@ class Trials:
             seconds=request.profile_s, network_seconds=NETWORK_S, store=store, timeout_s=TIMEOUT_S, note=say
         )
         self._profile = profile_fleet(live, self._prepared, settings)
-        tries = Tries(TRIES, TRY_PLAN_S, TIMEOUT_S, say)
+        tries = Tries(TRIES, request.try_plan_s, TIMEOUT_S, say)
         self._tried, self._profile = try_plans(live, self._prepared, self._profile, self._sizes(), tries)
         self._tables = Tables(self._profile)
 

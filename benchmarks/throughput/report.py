@@ -79,8 +79,8 @@ def _prediction_errors(result: Result) -> dict[str, float]:
     return errors
 
 
-def table(results: Sequence[Result]) -> str:
-    """Samples per second of every system in every cell, as Markdown."""
+def table(results: Sequence[Result], left_out: Sequence[str] = ()) -> str:
+    """Samples per second of every system in every cell, as Markdown; and cells without time for them."""
     systems = list(dict.fromkeys(s for r in results for s in (*r.rates, *r.errors)))
     systems.sort(key=lambda s: s != OURS)
     lines = [f"| fleet | model | {' | '.join(systems)} | ideal | efficiency |", "|---" * (len(systems) + 4) + "|"]
@@ -90,6 +90,9 @@ def table(results: Sequence[Result]) -> str:
         share = r.part(OURS)
         part = "" if share is None else f"{share:.2f}"
         lines.append(f"| {r.cell.name} | {r.cell.model} | {' | '.join(rates)} | {r.ideal_rate:.1f} | {part} |")
+    for cell in left_out:
+        fleet, _, model = cell.partition(":")
+        lines.append(f"| {fleet} | {model} | left out{' |' * (len(systems) + 2)}")
     return "\n".join(lines)
 
 

@@ -16,7 +16,7 @@ from typing import Any
 
 from benchmarks.testbed import Testbed, coordinator_address, join_all
 from benchmarks.testbed.agents import environment
-from benchmarks.throughput.cells import Cell
+from benchmarks.throughput.cells import TRY_PLAN_S, Cell
 from benchmarks.throughput.others import unhurried
 from potluck.types import COORDINATOR
 
@@ -65,12 +65,13 @@ class Ours:
                 process.wait(END_S)
 
     def plan(
-        self, cell: Cell, planners: Sequence[str], seconds: float, timeout_s: float, micro_batch: int | None = None
-    ) -> list[dict[str, Any]]:
+        self, cell: Cell, planners: Sequence[str], seconds: float, timeout_s: float,
+        micro_batch: int | None = None, try_plan_s: float = TRY_PLAN_S,
+    ) -> list[dict[str, Any]]:  # fmt: skip
         """Each planner's plan for a cell; `seconds` is how long `train` is to train. Without a size, any will do."""
         request = {
             "model": cell.model, "batch": cell.batch, "planners": planners, "seconds": seconds,
-            "micro_batch": micro_batch,
+            "micro_batch": micro_batch, "try_plan_s": try_plan_s,
         }  # fmt: skip
         answers: list[dict[str, Any]] = self._ask(request, timeout_s)["answers"]
         return answers

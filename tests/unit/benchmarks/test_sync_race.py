@@ -9,12 +9,30 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from click.testing import CliRunner
 
+import benchmarks.sync.__main__ as command
 from benchmarks.sync import text
 from benchmarks.sync.chart import chart
-from benchmarks.sync.race import POLICIES, began_to_learn, best, enough_s, over, overs, rates_over_lone
+from benchmarks.sync.race import (
+    FAR_BEHIND,
+    NOBODY_WAITS,
+    POLICIES,
+    SERVER_S,
+    START_S,
+    Asked,
+    Race,
+    began_to_learn,
+    best,
+    enough_s,
+    in_turn,
+    over,
+    overs,
+    rates_over_lone,
+)
 from benchmarks.sync.runs import EVERY, Course, Setting
 from benchmarks.sync.workload import WORKLOADS, shards
+from benchmarks.time_limit import QUICK_S, TimeLimit
 
 
 def test_how_much_sooner_is_the_median_and_at_least_the_time_there_was():
@@ -60,6 +78,77 @@ def test_others_get_as_long_as_shows_how_much_slower_they_are():
     assert enough_s("bsp", [10.0, 100.0, 200.0], most_s=300.0) == 300.0
     assert enough_s("bsp", [10.0, None, None], most_s=300.0) == 300.0  # nobody knows what is enough
     assert enough_s("bsp", [], most_s=300.0) == 300.0
+
+
+def test_where_time_may_be_short_those_far_behind_have_their_turn_last():
+    mine, others = in_turn(POLICIES, ["flower"], hurried=True)
+    assert (mine, others) == (["adsp", "ours"], ["local", "adacomm", "flower", "bsp", "ssp"])
+    assert in_turn(POLICIES, ["flower"], hurried=False)[1] == ["bsp", "ssp", "local", "adacomm", "flower"]
+    assert in_turn(("bsp", "ours"), [], hurried=True) == (["ours"], ["bsp"])
+
+
+class _Lone:
+    def __init__(self) -> None:
+        self.looks = 0
+
+    def look(self) -> None:
+        self.looks += 1
+
+
+def _race(monkeypatch, quick: bool, seconds: float | None) -> tuple[list[str], list[str], int, float]:
+    """Who had a turn, who was left out, how often devices were looked at, and how long all this took."""
+    now_s, lone = [0.0], _Lone()
+    limit, it = TimeLimit(seconds, lambda: now_s[0]), Race.__new__(Race)
+    asked = Asked(quick, "fashion", "three-100", POLICIES, 1, None, False, 300.0, {"flower": Path("python")})
+    it.__dict__.update(_asked=asked, _limit=limit, _rates=(0.1,), lone=lone, rates={}, _just_looked=False)
+
+    def runs(self: Race, policy: str, seed: int, rate: float, most_s: float) -> Course:
+        now_s[0] += START_S + (60.0 if policy in NOBODY_WAITS else most_s)
+        return Course(reached_s=[10.0, 30.0, 60.0] if policy in NOBODY_WAITS else [None] * 3)
+
+    monkeypatch.setattr(Race, "_with_rate", runs)
+    return [policy for policy, _ in it.courses()], limit.left_out, lone.looks, now_s[0]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "left_out"),
+    [(QUICK_S, []), (700.0, ["ssp"]), (630.0, ["bsp"]), (500.0, ["flower", *FAR_BEHIND])],
+)
+def test_policies_for_which_there_is_no_time_are_left_out(monkeypatch, seconds: float, left_out: list[str]):
+    ran, missing, _, took_s = _race(monkeypatch, quick=True, seconds=seconds)
+    assert missing == left_out
+    assert sorted([*ran, *missing]) == sorted([*POLICIES, "flower"])
+    assert took_s + SERVER_S <= seconds
+
+
+@pytest.mark.parametrize(
+    ("options", "seconds"),
+    [
+        (["--quick"], QUICK_S),
+        (["--quick", "--seeds", "3"], None),
+        (["--quick", "--search"], None),
+        ([], None),
+    ],
+)
+def test_a_quick_run_has_a_time_limit_unless_more_is_asked_for(monkeypatch, options, seconds):
+    limits: list[TimeLimit] = []
+
+    def raced(asked: Asked, limit: TimeLimit) -> dict[str, float]:
+        limits.append(limit)
+        limit.left_out.append("ssp")
+        return {}
+
+    monkeypatch.setattr(command, "race", raced)
+    for name in ("check_machine", "ended_by_signals"):
+        monkeypatch.setattr(command, name, lambda: None)
+    outcome = CliRunner().invoke(command.main, [*options, "--peer", "none"])
+    assert (outcome.exit_code, limits[0].seconds) == (0, seconds)
+    assert ("left out, as 15 minutes are not enough: ssp" in outcome.output) == (seconds is not None)
+
+
+def test_one_look_between_two_runs_is_enough_where_it_is_to_be_quick(monkeypatch):
+    assert _race(monkeypatch, quick=True, seconds=None)[2] == 3
+    assert _race(monkeypatch, quick=False, seconds=None)[2] == 4
 
 
 def test_the_best_of_several_is_taken_target_by_target():

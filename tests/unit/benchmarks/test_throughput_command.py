@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import subprocess
 import tempfile
 from collections.abc import Iterator
@@ -21,6 +22,7 @@ from benchmarks.throughput.cells import Cell
 from benchmarks.throughput.kept import Kept, Measured
 from benchmarks.throughput.measure import Rate, Result
 from benchmarks.throughput.one_core import one_core
+from benchmarks.time_limit import QUICK_S, TimeLimit
 
 CELL, OTHER = Cell("lab-1000", "resnet50", 120), Cell("lab-100", "gpt_10m")
 NOW = "abc1234"
@@ -31,6 +33,8 @@ class Bench:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, logs: Path) -> None:
         self.measured, self.code, self.cores, self.errors = 0, NOW, 2, dict[str, str]()
+        self.limit_s: float | None = None
+        self.left_out: list[str] = []
         logs.mkdir()
         monkeypatch.setattr(tempfile, "tempdir", str(logs))
         monkeypatch.setattr(command, "ended_by_signals", lambda: None)
@@ -45,7 +49,11 @@ class Bench:
         self.measured += 1
         return 0.5, 1.0
 
-    def _run(self, bench: object, logs: Path, when: str, before: list[Result], again: bool) -> Iterator[list[Result]]:
+    def _run(
+        self, bench: object, logs: Path, when: str, before: list[Result], again: bool, limit: TimeLimit
+    ) -> Iterator[list[Result]]:
+        self.limit_s = limit.seconds
+        limit.left_out += self.left_out
         yield [*before, Result(Cell("rooms", "gpt_10m"), {"potluck": [Rate(1.0, 2.0)]}, self.errors, when=[when])]
 
     def __call__(self, *arguments: str) -> Outcome:
@@ -173,6 +181,24 @@ def test_an_interruption_leaves_no_empty_folder(bench: Bench, monkeypatch: pytes
     assert not list((tmp_path / "logs").iterdir())
 
 
+def test_a_quick_run_has_a_time_limit_and_names_what_it_left_out(bench: Bench, tmp_path: Path) -> None:
+    bench.left_out = ["lab-100:resnet50"]
+    outcome = bench("--quick", "--json", "--results", str(tmp_path))
+    assert (outcome.exit_code, bench.limit_s) == (0, QUICK_S)
+    assert "| lab-100 | resnet50 | left out | | |" in outcome.output
+    assert "left out, as 15 minutes are not enough: lab-100:resnet50" in outcome.output
+    said = json.loads(outcome.output.splitlines()[-1])
+    assert (said["time_limit_s"], said["left_out"]) == (QUICK_S, ["lab-100:resnet50"])
+    assert Kept(tmp_path, "throughput-quick").read().left_out == ["lab-100:resnet50"]
+
+
+def test_a_full_run_takes_as_long_as_it_takes(bench: Bench) -> None:
+    outcome = bench("--json")
+    assert (outcome.exit_code, bench.limit_s) == (0, None)
+    assert json.loads(outcome.output.splitlines()[-1])["left_out"] == []
+    assert "left out," not in outcome.output
+
+
 @pytest.mark.parametrize("program", [command, scaling])
 def test_whoever_lacks_transformers_is_told_how_to_get_it(program: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(program, "ended_by_signals", lambda: None)
@@ -213,7 +239,7 @@ def test_a_small_program_that_fails_has_one_last_word(
     [
         "Without --quick or --only it takes days.",
         "Example: sudo .venv/bin/python -m benchmarks.throughput --quick --json",
-        "Two fleets, two models, four rivals, once each: some 30 minutes.",
+        "Two fleets, two models, DDP and Asteroid, once each: at most 15 minutes.",
         "ddp, pipelining-*: PyTorch's own programs; the others: their plans on our runtime.",
         "Fleets: lab-100, lab-1000, ",
         "Models: mobilenet_v2, resnet50, ",

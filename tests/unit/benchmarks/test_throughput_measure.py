@@ -13,10 +13,14 @@ from benchmarks.throughput import measure, others
 from benchmarks.throughput.cells import OURS, QUICK, Cell
 from benchmarks.throughput.measure import NOT_REACHED, Rate, Result
 from benchmarks.throughput.report import figures
+from benchmarks.time_limit import MARGIN, QUICK_S, TimeLimit
 from potluck.settings.fleet_file import read_fleet
 from potluck.types import Fleet
 
 CELLS = [Cell("lab-1000", "gpt_10m"), Cell("lab-100", "gpt_10m")]
+ONE_S, PAIR_S = (measure.SHARED_S + count * measure.CELL_S for count in (1, 2))
+TRANSPORT_S = 20.0  # what the cost of moving bytes takes to measure
+BENCH = replace(QUICK, peers=("ddp", "pipelining-1f1b"), planners=("eddl", "asteroid"))
 
 
 class _Failing:
@@ -84,7 +88,7 @@ def test_what_was_measured_before_ours_failed_counts_and_who_failed_is_named(
     results = {cell: Result(cell, {"ddp": [Rate(50.0, 100.0)]}) for cell in CELLS}
     bed: Any = None
     yardstick: Any = _Yardstick()
-    measure._measure_ours(QUICK, bed, CELLS, results, tmp_path, yardstick)
+    measure._measure_ours(BENCH, bed, CELLS, results, tmp_path, yardstick)
     assert {system: result.part(system) for result in results.values() for system in result.rates} == {
         "ddp": 0.5, OURS: 0.5
     }  # fmt: skip
@@ -128,13 +132,43 @@ def test_a_cell_that_cannot_be_measured_does_not_end_the_others(
             raise RuntimeError("out of time after 400 s")
 
     monkeypatch.setattr(measure, "_measure", measured)
-    bench = replace(QUICK, cells=(CELLS[0], Cell("rooms", "resnet50")))
+    bench = replace(BENCH, cells=(CELLS[0], Cell("rooms", "resnet50")))
     *_, (first, other) = measure.run(bench, tmp_path, "now")
     assert first.part("ddp") == 0.3
     systems = ("pipelining-1f1b", OURS, "eddl", "asteroid")
     assert first.errors == dict.fromkeys(systems, "out of time after 400 s")
     assert capsys.readouterr().err.count("given up: out of time after 400 s") == 1
     assert (other.part("ddp"), other.errors) == (0.3, {})
+
+
+def test_what_a_quick_run_usually_takes_fits_its_limit() -> None:
+    everything = sum(measure._usual_s(cells) for cells in measure._alike(QUICK.cells))
+    assert TRANSPORT_S + MARGIN * everything < QUICK_S
+
+
+@pytest.mark.parametrize(
+    ("seconds", "measured"),
+    [
+        (MARGIN * (PAIR_S + ONE_S), ["lab-1000:gpt_10m", "lab-100:gpt_10m", "rooms:gpt_10m"]),
+        (MARGIN * PAIR_S, ["lab-1000:gpt_10m", "lab-100:gpt_10m"]),
+        (MARGIN * ONE_S, ["lab-1000:gpt_10m"]),
+        (ONE_S, []),
+    ],
+)
+def test_cells_for_which_there_is_no_time_are_left_out_the_last_first(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, seconds: float, measured: list[str]
+) -> None:
+    now_s, found = [0.0], list[str]()
+
+    def measures(bench: Any, cells: list[Cell], results: dict[Cell, Result], logs: Path) -> None:
+        found.extend(cell.word for cell in cells)
+        now_s[0] += PAIR_S if len(cells) > 1 else ONE_S
+
+    monkeypatch.setattr(measure, "_measure", measures)
+    cells, limit = (*CELLS, Cell("rooms", "gpt_10m")), TimeLimit(seconds, lambda: now_s[0])
+    list(measure.run(replace(BENCH, cells=cells), tmp_path, "now", limit=limit))
+    assert found == measured
+    assert limit.left_out == [cell.word for cell in cells if cell.word not in measured]
 
 
 def test_a_run_is_out_of_memory_only_if_a_process_was_killed_in_it(monkeypatch: pytest.MonkeyPatch) -> None:
