@@ -19,6 +19,7 @@ from potluck.plan.cost.edges import PairBytes, StagePair
 from potluck.plan.cost.recurrence import Pipeline, StationWork, Wire, finish_s
 from potluck.plan.cost.shared_lines import Trunks
 from potluck.plan.cost.stage_cost import Station, Stations
+from potluck.plan.cost.steady_rounds import steady_s
 from potluck.plan.cost.tables import Array, Tables
 from potluck.plan.routes import Route, routes, rows
 from potluck.plan.schedule.action_list import ROUNDS_AHEAD
@@ -168,6 +169,8 @@ class CostModel:
             finished[a] = finished[b] = np.maximum(finished[a], finished[b]) + swap
         feed = np.array([sum(s.feed_s for s in line) for line in lines])
         alone = np.max(finished, axis=0) + self.profile.commit_s
+        if not self.schedule.flushes:
+            alone = steady_s(lines, pipeline, alone, 1 + self.schedule.staleness)
         total: Array = np.maximum(alone, feed)
         late = np.array([max(s.fed_after_s for s in line) for line in lines])
         for i in np.flatnonzero(late > total).tolist():

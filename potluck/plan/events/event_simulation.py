@@ -19,9 +19,11 @@ from potluck.metrics.lanes import Span, computed_s
 from potluck.plan.cost.tables import Tables
 from potluck.plan.cost.traffic import Messages, PlannedMessage
 from potluck.plan.events.simulated_steps import SUMMING, MessageKey, SimulatedStep, SummingSteps
-from potluck.plan.schedule.action_list import ROUNDS_AHEAD, Action, actions
+from potluck.plan.schedule.action_list import ROUNDS_AHEAD, Action
 from potluck.plan.schedule.holders import stage_of
-from potluck.types import COORDINATOR, ModelFacts, Plan, Profile
+from potluck.plan.schedule.known_schedules import schedule_named
+from potluck.plan.schedule.segments import UnderWay, segment
+from potluck.types import COORDINATOR, ModelFacts, Plan, Profile, Stage
 
 # What a message takes: devices, and a line that links share, if there is one; no device has an arrow in its name.
 _Ports = tuple[str, ...]
@@ -53,12 +55,23 @@ def simulate(
     Samples are sent two rounds ahead, so where they take long to arrive, a round that waits for them and one that
     finds them there alternate.
     """
-    world = _World(plan, facts, profile, tables or Tables(profile), rounds)
+    late = schedule_named(plan.schedule).staleness
+    # Where rounds overlap, the pipeline has to be full before and after what counts.
+    world = _World(plan, facts, profile, tables or Tables(profile), rounds + 2 * late)
     world.run()
-    counted = min(ROUNDS_AHEAD, rounds - 1)
-    round_s = (world.ends[-1] - world.ends[-1 - counted]) / counted if counted else world.ends[-1]
-    busy = computed_s((s for s in world.spans if s.round == rounds - 1), plan.devices)
+    last = rounds - 1 + late
+    counted = min(ROUNDS_AHEAD, last)
+    round_s = (world.ends[last] - world.ends[last - counted]) / counted if counted else world.ends[last]
+    busy = computed_s((s for s in world.spans if s.round == last), plan.devices)
     return Simulated(round_s, busy, world.spans, world.ends)
+
+
+class _Walked(NamedTuple):
+    """What a device keeps of a round that it walks."""
+
+    summing: SummingSteps
+    last: list[int]  # the micro-batch whose gradients it adds last, if it has any
+    owing: list[int]  # micro-batches whose weight gradients wait
 
 
 class _Walker:
@@ -248,39 +261,52 @@ class _World:
 
     def _feeding(self) -> Iterator[SimulatedStep]:
         """The coordinator: sends the samples of each round, a little ahead; also of those after the last simulated."""
-        feeds = self.messages.feeds()
-        for round in range(self.rounds + ROUNDS_AHEAD):
-            gate: tuple[MessageKey, ...] = (("verdict", round - ROUNDS_AHEAD),) if round >= ROUNDS_AHEAD else ()
+        feeds, ahead = self.messages.feeds(), ROUNDS_AHEAD + schedule_named(self.plan.schedule).staleness
+        for round in range(self.rounds + ahead):
+            gate: tuple[MessageKey, ...] = (("verdict", round - ahead),) if round >= ahead else ()
             for j, parcel in feeds:
                 key = ("feed", round, j, parcel.target)
                 yield SimulatedStep("feed", round, j, gate, 0.0, ((key, parcel),))
                 gate = ()
 
     def _walk(self, device: str) -> Iterator[SimulatedStep]:
-        me = self.tables.devices[device]
-        stage, late = self.plan.stages[stage_of(self.plan, device)], self.messages.late(device)
-        update_s = float(me.update[stage.blocks[1]] - me.update[stage.blocks[0]])
-        listed = actions(self.plan, device, self.plan.micro_batches)
-        last = max((i for i, action in enumerate(listed) if action.kind == "backward"), default=-1)
+        under_way, walked = UnderWay(), dict[int, _Walked]()
         for round in range(self.rounds):
-            summing = SummingSteps(device, round, self.messages, self.arrived)
-            owing: list[int] = []
-            for place, action in enumerate(listed):
-                if action.kind == "weights":
-                    if action.micro_batch in owing:
-                        owing.remove(action.micro_batch)
-                        yield self._weights(device, round, action.micro_batch)
-                elif place == last and summing.buckets and not self._awaited(device, action.micro_batch):
-                    yield from self._last_backward(device, summing, action.micro_batch)
-                elif action.kind == "reduce":
-                    yield from summing.finish(action.micro_batch)
-                else:
-                    for step in self._steps(device, action, round):
-                        yield from self._meanwhile(device, step, owing)
-                        yield step
-                    if late and action.kind == "backward":
-                        owing.append(action.micro_batch)
-            yield SimulatedStep("update", round, -1, (("verdict", round),), update_s, ())
+            listed, under_way = segment(
+                self.plan, device, self.plan.micro_batches, under_way, follows=round + 1 < self.rounds
+            )
+            mine = [a.micro_batch for a in listed if a.kind == "backward" and a.ago == 0]
+            whole = len(mine) == sum(a.kind == "forward" for a in listed)
+            last = (mine if whole else sorted(a.micro_batch for a in listed if a.kind == "forward"))[-1:]
+            walked[round] = _Walked(SummingSteps(device, round, self.messages, self.arrived), last, [])
+            for action in listed:
+                yield from self._act(device, action, round - action.ago, walked[round - action.ago])
+
+    def _act(self, device: str, action: Action, round: int, walked: _Walked) -> Iterator[SimulatedStep]:
+        summing, owing, last = walked.summing, walked.owing, [action.micro_batch] == walked.last
+        if action.kind == "weights":
+            if action.micro_batch in owing:
+                owing.remove(action.micro_batch)
+                yield self._weights(device, round, action.micro_batch)
+        elif action.kind == "verdict":
+            yield SimulatedStep("update", round, -1, (("verdict", round),), self._update_s(device), ())
+        elif action.kind == "reduce":
+            yield from summing.finish(action.micro_batch)
+        elif last and action.kind == "backward" and summing.buckets and not self._awaited(device, action.micro_batch):
+            yield from self._last_backward(device, summing, action.micro_batch)
+        else:
+            for step in self._steps(device, action, round):
+                yield from self._meanwhile(device, step, owing)
+                yield step
+            if action.kind == "backward" and self.messages.late(device):
+                owing.append(action.micro_batch)
+
+    def _update_s(self, device: str) -> float:
+        update, (start, stop) = self.tables.devices[device].update, self._stage(device).blocks
+        return float(update[stop] - update[start])
+
+    def _stage(self, device: str) -> Stage:
+        return self.plan.stages[stage_of(self.plan, device)]
 
     def _meanwhile(self, device: str, step: SimulatedStep, owing: list[int]) -> Iterator[SimulatedStep]:
         """Weight gradients that were put off, while what a step needs is not there."""
