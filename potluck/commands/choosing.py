@@ -11,6 +11,7 @@ from potluck.coordinator.options import Options
 from potluck.coordinator.samples.prepared_job import PreparedJob
 from potluck.metrics.tally import Tally
 from potluck.plan.groups import shareable
+from potluck.plan.schedule.known_schedules import schedule_for
 from potluck.plan.search.plan_search import Found, find_plan
 from potluck.profile.store import Store
 from potluck.types import Profile
@@ -61,7 +62,8 @@ def _best(live: LiveFleet, prepared: PreparedJob, profile: Profile, options: Opt
         if attempts:
             return attempts[0].found, attempts[0].round_s
     facts = shareable(prepared.facts, prepared.job.batchnorm)
-    return find_plan(facts, profile, sizes, seconds=options.plan_s), None
+    schedule = schedule_for(prepared.job.staleness)
+    return find_plan(facts, profile, sizes, seconds=options.plan_s, schedule=schedule), None
 
 
 def micro_batch_choices(prepared: PreparedJob) -> list[tuple[int, int]]:

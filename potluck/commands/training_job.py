@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
+import msgspec
+
 from potluck.advice import described
 from potluck.commands.choosing import plan_for
 from potluck.coordinator.fleet.live_fleet import InterruptedRun, LiveFleet
@@ -24,6 +26,7 @@ from potluck.metrics.records import RECORDS, has_ended
 from potluck.metrics.sinks import opened_sinks
 from potluck.plan.baselines import even_plan
 from potluck.plan.cost.memory import SpanBytes, stage_bytes
+from potluck.plan.schedule.known_schedules import schedule_for, schedule_named
 from potluck.plan.validate import read_plan, validate
 from potluck.settings.extensions import load_extensions
 from potluck.types import DeviceSpec, Fleet, Plan
@@ -36,12 +39,19 @@ def choose_plan(prepared: PreparedJob, given: Plan | Path | None, fleet: Fleet) 
     if plan is None:
         _check_batch(job, fleet)
         plan = even_plan(prepared.facts, fleet.devices, job.micro_batch, job.batch_size // job.micro_batch)
+        plan = msgspec.structs.replace(plan, schedule=schedule_for(job.staleness))
     if plan.batch_size != job.batch_size:
         raise InputError(
             f"plan: {plan.micro_batches} micro-batches of {plan.micro_batch_size} make {plan.batch_size}; "
             f"the job's batch_size is {job.batch_size}; make them equal"
         )
     validate(plan, prepared.facts, fleet, job.batchnorm)
+    late = schedule_named(plan.schedule).staleness
+    if late != job.staleness:
+        raise InputError(
+            f"plan: schedule {plan.schedule!a} makes gradients {late} steps late, and the job's staleness is "
+            f"{job.staleness}; give the job staleness={late}, or another schedule"
+        )
     return plan
 
 

@@ -23,6 +23,7 @@ from potluck.plan.cost.tables import Tables
 from potluck.plan.events.event_simulation import simulate
 from potluck.plan.events.refine import Spent, corrected, levelled
 from potluck.plan.groups import shareable
+from potluck.plan.schedule.known_schedules import schedule_for
 from potluck.plan.search.plan_search import Found, find_plan
 from potluck.plan.search.ranking import Kind, kind_of
 from potluck.profile.members import of_devices
@@ -109,6 +110,7 @@ class _Proposals:
     def __init__(self, prepared: PreparedJob, sizes: Sequence[tuple[int, int]], tries: Tries) -> None:
         self._facts = shareable(prepared.facts, prepared.job.batchnorm)
         self._sizes, self._tries = sizes, tries
+        self._schedule = schedule_for(prepared.job.staleness)
 
     def best(self, profile: Profile, attempts: Sequence[Attempt], last: bool) -> Found | None:
         """The plan expected to be the fastest of those not tried, unless what was tried is faster; or None.
@@ -119,10 +121,10 @@ class _Proposals:
         only such a one comes before the levelled plan when it is the `last`.
         """
         if not attempts:
-            return find_plan(self._facts, profile, self._sizes, seconds=self._tries.plan_s)
+            return self._find(profile)
         fastest = min(attempts, key=lambda a: a.round_s)
         level = self._levelled(profile, fastest)
-        found = find_plan(self._facts, profile, self._sizes, seconds=self._tries.plan_s)
+        found = self._find(profile)
         hopes = self._hopes(profile, found, attempts)
         if last and self._is_new(level, attempts):
             kinds = {kind_of(a.found.plan) for a in attempts}
@@ -133,6 +135,9 @@ class _Proposals:
         if self._is_new(found, attempts) and found.round_s < _PROMISING * fastest.round_s:
             return found  # it would have to be far slower than predicted, and the profile is corrected by now
         return level if self._is_new(level, attempts) else None
+
+    def _find(self, profile: Profile) -> Found:
+        return find_plan(self._facts, profile, self._sizes, seconds=self._tries.plan_s, schedule=self._schedule)
 
     def _hopes(self, profile: Profile, found: Found, attempts: Sequence[Attempt]) -> list[Hope]:
         """The plans found, one of each kind, that are new and may be faster than what was tried."""

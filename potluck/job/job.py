@@ -82,6 +82,9 @@ class Job:
     checkpoint_every: int | None = None  # rounds; None: after each epoch
     keep: int = 3  # checkpoints, besides the best one
     pad: Pad | None = None
+    staleness: int = (
+        0  # steps that a gradient may be late: 1 lets rounds overlap, so that nobody waits for a round's end
+    )
     batchnorm: Literal["refuse", "local"] = "refuse"  # "local": a stage with BatchNorm may be split by samples
     kernels: str = "quick"  # how a stage is executed; "torch": with those of the plain module, and its last bits
 

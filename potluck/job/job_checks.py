@@ -236,6 +236,8 @@ def _check_evaluation(job: Job) -> None:
 
 
 def _check_choices(job: Job) -> None:
+    if not _whole(job.staleness) or job.staleness not in (0, 1):
+        raise InputError(f"job: staleness {job.staleness!r}; give 0 (every gradient is of the newest weights) or 1")
     if job.loss_weight not in ("samples", "tokens") and not callable(job.loss_weight):
         raise InputError(f"job: loss_weight {job.loss_weight!r}; give 'samples', 'tokens' or a function of the labels")
     if job.batchnorm not in ("refuse", "local"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator
 
 import pytest
@@ -70,6 +71,32 @@ def test_stages_and_turns_give_the_same_bits(live: LiveFleet, name: str) -> None
             assert found.losses_equal
         else:  # tied across the cut: the first round's loss has the same bits, the rest is float64's business below
             assert found.relative < 1e-3
+
+
+@pytest.mark.parametrize("name", names(("residual_cnn", "dropout_net")))
+def test_overlapping_rounds_have_the_bits_of_gradients_that_are_one_step_late(live: LiveFleet, name: str) -> None:
+    job = dataclasses.replace(case_job(CASES[name], 6, hard=True), staleness=1)
+    prepared = prepare_job(job)
+    for plan in (cut(prepared.facts, 4, deep=True), grouped(prepared.facts, "turns", (3, 1), first=True)):
+        steady = replace(plan, schedule="steady")
+        bits = not why_not_uncut(steady, prepared.facts)
+        found = compare(live, prepared, steady, OPTIONS, lanes=bits)
+        if bits:
+            assert found.unequal == ()
+            assert found.losses_equal
+        else:
+            assert found.relative < 1e-3
+
+
+def test_overlapping_rounds_shared_by_samples_differ_only_by_rounding(live: LiveFleet) -> None:
+    case = CASES["padded_encoder"]
+    job = dataclasses.replace(case_job(case, 8, dtype=torch.float64, micro_batch=8), staleness=1)
+    prepared = prepare_job(job)
+    plan = replace(grouped(prepared.facts, "samples", (5, 3), 8, first=True), schedule="steady")
+    found = compare(live, prepared, plan, OPTIONS, lanes=False)
+    assert found.relative <= TOLERANCE
+    now = compare(live, prepared, replace(plan, schedule="1f1b"), OPTIONS, lanes=False)
+    assert now.relative <= TOLERANCE  # of the reference without delay
 
 
 class Dense(nn.Module):

@@ -12,6 +12,7 @@ from potluck.cli.verbs.measured import Check, MeasuredJob, measured
 from potluck.commands.here import local_fleet
 from potluck.plan.groups import shareable
 from potluck.plan.named_planners import OWN, check_planner, planned_by
+from potluck.plan.schedule.known_schedules import schedule_for
 from potluck.plan.search.plan_search import Found, find_plan
 from potluck.profile.store import load
 from potluck.settings.fleet_file import read_fleet
@@ -58,12 +59,13 @@ def look(planner: str, it: MeasuredJob, seconds: float) -> PlannersAnswer:
 
 def ask(planner: str, it: MeasuredJob, seconds: float) -> PlannersAnswer:
     """A planner's plan; PlanError, with what is missing and what would help, if nothing fits."""
-    facts = shareable(it.facts, it.job.batchnorm)
+    facts, schedule = shareable(it.facts, it.job.batchnorm), schedule_for(it.job.staleness)
     if planner != OWN:
         rows = it.job.micro_batch if any(r == it.job.micro_batch for r, _ in it.sizes) else it.sizes[0][0]
         count = next(c for r, c in it.sizes if r == rows)
-        return PlannersAnswer(planner, planned_by(planner, facts, it.profile, rows, count))
-    found = find_plan(facts, it.profile, it.sizes, seconds=seconds)
+        plan = planned_by(planner, facts, it.profile, rows, count)
+        return PlannersAnswer(planner, msgspec.structs.replace(plan, schedule=schedule) if it.job.staleness else plan)
+    found = find_plan(facts, it.profile, it.sizes, seconds=seconds, schedule=schedule)
     return PlannersAnswer(planner, found.plan, found)
 
 

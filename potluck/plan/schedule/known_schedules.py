@@ -24,5 +24,11 @@ def schedule_named(name: str) -> Schedule:
     return _KNOWN[name]
 
 
-register(OneForwardOneBackward())
-register(Steady())
+def schedule_for(staleness: int) -> str:
+    """The name of our schedule with gradients so many steps late."""
+    return next(name for name, schedule in _OURS.items() if schedule.staleness == staleness)
+
+
+_OURS: dict[str, Schedule] = {schedule.name: schedule for schedule in (OneForwardOneBackward(), Steady())}
+for _schedule in _OURS.values():
+    register(_schedule)

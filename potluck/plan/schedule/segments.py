@@ -28,6 +28,7 @@ class UnderWay(msgspec.Struct, frozen=True):
     """What a stage has begun before a segment and not ended."""
 
     flying: tuple[_Flying, ...] = ()
+    owing: tuple[Action, ...] = ()  # weight gradients that wait
     unsettled: int = 0  # rounds before the one at hand whose verdict has not been looked for
 
 
@@ -51,8 +52,10 @@ def segment(
     if not follows:
         walk.listed += [Action("verdict", WHOLE_ROUND, ago) for ago in reversed(range(min(before.unsettled, 1) + 1))]
         return tuple(walk.listed), UnderWay()
-    flying = tuple(msgspec.structs.replace(f, ago=f.ago + 1) for f in walk.flying)
-    return tuple(walk.listed), UnderWay(flying, min(before.unsettled, 1) + 1)
+    flying, owing = (
+        tuple(msgspec.structs.replace(x, ago=x.ago + 1) for x in some) for some in (walk.flying, walk.owing)
+    )
+    return tuple(walk.listed), UnderWay(flying, owing, min(before.unsettled, 1) + 1)
 
 
 class _Segment:
@@ -62,7 +65,7 @@ class _Segment:
         self.flying = list(before.flying)
         self._first, self._last = self.stage == 0, self.stage == len(plan.stages) - 1
         self._depth, self._late = plan.depth(self.stage), late_weights(plan, self.stage)
-        self._owing: list[Action] = []
+        self.owing = list(before.owing)
 
     def forward(self, one: _Flying) -> None:
         """Runs one more forward, after as many backwards as make room for it."""
@@ -82,11 +85,11 @@ class _Segment:
         if one.mine:
             steps = step("backward", one.micro_batch, first=self._first, last=self._last, ago=one.ago)
             if self._late:
-                if len(self._owing) == self._late:
-                    steps.insert(-2, self._owing.pop(0))  # right before the backward
-                self._owing.append(Action("weights", one.micro_batch, one.ago))
+                if len(self.owing) == self._late:
+                    steps.insert(-2, self.owing.pop(0))  # right before the backward
+                self.owing.append(Action("weights", one.micro_batch, one.ago))
             self.listed += steps
         if one.last:
-            self.listed += self._owing
-            self._owing.clear()
+            self.listed += self.owing
+            self.owing.clear()
             self.listed += [Action("reduce", WHOLE_ROUND, one.ago), Action("ready", WHOLE_ROUND, one.ago)]

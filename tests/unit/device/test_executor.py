@@ -55,29 +55,36 @@ class Together:
     """Commits what all devices are ready for, as the coordinator does."""
 
     def __init__(self, devices: int) -> None:
-        self._ready: dict[str, Ready] = {}
-        self._all = threading.Barrier(devices)
+        self._devices = devices
+        self._ready: dict[int, dict[str, Ready]] = {}
+        self._news = threading.Condition()
 
     def of(self, device: str) -> Together.One:
         return Together.One(self, device)
+
+    def verdict(self, begin: Begin) -> Verdict:
+        """The verdict on a round, once everybody is ready."""
+        with self._news:
+            ready = self._ready.setdefault(begin.round, {})
+            assert self._news.wait_for(lambda: len(ready) == self._devices, PATIENT_S)
+        order = [s.name for s in prepared().built.programs.train.sources if s.trainable]
+        kind = judge(dict(sorted(ready.items())), order, None, 0).kind
+        return Verdict(round=begin.round, kind=kind, lr_scale=begin.lr_scale)
 
     class One:
         def __init__(self, owner: Together, device: str) -> None:
             self._owner, self._device = owner, device
 
         def report(self, ready: Ready, begin: Begin, attempt: int) -> None:
-            self._owner._ready[self._device] = ready
+            with self._owner._news:
+                self._owner._ready.setdefault(ready.round, {})[self._device] = ready
+                self._owner._news.notify_all()
 
         def heard(self) -> list[Verdict]:
             return []
 
         def verdict(self, begin: Begin) -> Verdict:
-            owner, attempt = self._owner, 0
-            owner._all.wait(PATIENT_S)
-            order = [s.name for s in prepared().built.programs.train.sources if s.trainable]
-            kind = judge(dict(sorted(owner._ready.items())), order, None, attempt).kind
-            owner._all.wait(PATIENT_S)
-            return Verdict(round=begin.round, kind=kind, lr_scale=begin.lr_scale)
+            return self._owner.verdict(begin)
 
 
 def executors(plan: Plan) -> tuple[dict[str, Executor], WaitingLink]:
@@ -100,11 +107,11 @@ def executors(plan: Plan) -> tuple[dict[str, Executor], WaitingLink]:
 
 
 def trained(plan: Plan, rounds: int) -> dict[str, torch.Tensor]:
-    """The weights after some rounds."""
+    """The weights after some rounds, which every device goes through as soon as it may."""
     walkers, coordinator = executors(plan)
     layout, loader = PlanLayout(prepared().built.programs, plan), training_loader(TWO_EPOCHS, ahead=1)
     late = schedule_named(plan.schedule).staleness
-    verdicts: list[Verdict] = []
+    begins = []
     try:
         for round in range(rounds):
             batch = loader.get(round)
@@ -113,17 +120,21 @@ def trained(plan: Plan, rounds: int) -> dict[str, torch.Tensor]:
                 follows=late > 0 and round + 1 < rounds,
             )  # fmt: skip
             send_feeds(coordinator, layout, "train", round, batch, begin.sizes, PATIENT_S)
-
-            def walk(one: Executor, begin: Begin = begin) -> bool:
-                return one.train(begin, lambda verdict, resting: verdicts.append(verdict))
-
-            with ThreadPoolExecutor(len(walkers)) as pool:
-                assert set(pool.map(walk, walkers.values())) == {begin.follows}
-            committed = round + 1 - (late if begin.follows else 0)
-            assert len(verdicts) == len(walkers) * max(0, committed - (late if begin.follows else 0))
+            begins.append(begin)
     finally:
         loader.close()
-    assert {verdict.kind for verdict in verdicts} == {"commit"}
+
+    def walk(one: Executor) -> list[tuple[int, str, bool]]:
+        settled: list[tuple[int, str, bool]] = []
+        for begin in begins:
+            under_way = one.train(begin, lambda verdict, rests: settled.append((verdict.round, verdict.kind, rests)))
+            assert under_way == begin.follows
+        return settled
+
+    with ThreadPoolExecutor(len(walkers)) as pool:
+        for settled in pool.map(walk, walkers.values()):
+            rests = [not late or round + 1 == rounds for round in range(rounds)]
+            assert settled == [(round, "commit", rests[round]) for round in range(rounds)]
     return {n: t for walker in walkers.values() for n, t in walker.stage.state().parameters.items()}
 
 
@@ -147,9 +158,11 @@ def test_a_round_that_is_cut_has_the_bits_of_the_round_that_is_not() -> None:
     assert [n for n in wanted if not torch.equal(found[n], wanted[n])] == []
 
 
-@pytest.mark.parametrize("stages", [(("d0",), ("d1",)), (("d0",), ("d1",), ("d2",))])
-def test_rounds_that_overlap_have_the_bits_of_the_round_that_is_late(stages: tuple[tuple[str, ...], ...]) -> None:
-    found, wanted = trained(replace(plan_of(*stages), schedule="steady"), 5), uncut(5, staleness=1)
+@pytest.mark.parametrize("depths", [(2, 1), (3, 2, 1), (5, 3, 1)])
+def test_rounds_that_overlap_have_the_bits_of_the_round_that_is_late(depths: tuple[int, ...]) -> None:
+    plan = plan_of(*((f"d{i}",) for i in range(len(depths))))
+    stages = tuple(replace(stage, depth=depth) for stage, depth in zip(plan.stages, depths, strict=True))
+    found, wanted = trained(replace(plan, stages=stages, schedule="steady"), 5), uncut(5, staleness=1)
     assert [n for n in wanted if not torch.equal(found[n], wanted[n])] == []
     assert any(not torch.equal(t, wanted[n]) for n, t in uncut(5).items())
 

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from potluck.plan.schedule.action_list import WHOLE_ROUND, Action, actions
+from potluck.plan.schedule.action_list import WHOLE_ROUND, Action, actions, late_weights
 from potluck.plan.schedule.holders import own_micro_batches, stage_of
 from potluck.plan.schedule.segments import UnderWay, segment
 from potluck.plan.schedule.steady import Steady
@@ -130,6 +130,9 @@ def test_a_round_uses_weights_with_every_step_but_the_last_one(given_: tuple[Pla
                 assert settled == (other < round - 1 or (other == round - 1 and other in pauses))
             backwards = [place["backward", round, j] for j in range(count)]
             assert backwards == sorted(backwards)
+            if late_weights(plan, stage_of(plan, device)):
+                owed = [place["weights", round, j] for j in range(count)]
+                assert all(b < w < place["reduce", round, WHOLE_ROUND] for b, w in zip(backwards, owed, strict=True))
             assert backwards[-1] < place["reduce", round, WHOLE_ROUND] < place["ready", round, WHOLE_ROUND] < verdict
 
 

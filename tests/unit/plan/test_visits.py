@@ -170,9 +170,7 @@ def test_a_name_is_of_one_schedule(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_schedule_is_known_by_its_name_once_it_is_registered(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(known_schedules, "_KNOWN", {"1f1b": ONE_F_ONE_B})
-    with pytest.raises(
-        PlanError, match=r"'two-by-two' is not known here; use one of 1f1b, or .*POTLUCK_EXTENSIONS"
-    ):
+    with pytest.raises(PlanError, match=r"'two-by-two' is not known here; use one of 1f1b, or .*POTLUCK_EXTENSIONS"):
         schedule_named("two-by-two")
     register(TwoByTwo())
     assert isinstance(schedule_named("two-by-two"), TwoByTwo)
