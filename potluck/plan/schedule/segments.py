@@ -52,9 +52,8 @@ def segment(
     if not follows:
         walk.listed += [Action("verdict", WHOLE_ROUND, ago) for ago in reversed(range(min(before.unsettled, 1) + 1))]
         return tuple(walk.listed), UnderWay()
-    flying, owing = (
-        tuple(msgspec.structs.replace(x, ago=x.ago + 1) for x in some) for some in (walk.flying, walk.owing)
-    )
+    flying = tuple(msgspec.structs.replace(one, ago=one.ago + 1) for one in walk.flying)
+    owing = tuple(msgspec.structs.replace(one, ago=one.ago + 1) for one in walk.owing)
     return tuple(walk.listed), UnderWay(flying, owing, min(before.unsettled, 1) + 1)
 
 
