@@ -18,6 +18,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 
 import click
+import msgspec
 import torch
 
 from benchmarks.eager import eager_difference
@@ -26,7 +27,8 @@ from potluck.coordinator.fleet.live_fleet import LiveFleet
 from potluck.coordinator.options import Options
 from potluck.coordinator.samples.prepared_job import PreparedJob, prepare_job
 from potluck.plan.exactness import why_not_uncut
-from potluck.types import Fleet, Plan
+from potluck.plan.schedule.known_schedules import schedule_named
+from potluck.types import STEADY_SCHEDULE, Fleet, Plan
 from tests.models.case import Case
 from tests.models.zoo import all_cases, core_cases
 from tests.models.zoo_jobs import case_job, cut, devices, grouped
@@ -50,6 +52,7 @@ class Outcome:
     unequal: tuple[str, ...]
     seconds: float
     failure: str = ""
+    staleness: int = 0  # steps that gradients are late
 
 
 def plans(prepared: PreparedJob, hard: bool, quick: bool) -> Iterator[tuple[str, Plan]]:
@@ -58,6 +61,8 @@ def plans(prepared: PreparedJob, hard: bool, quick: bool) -> Iterator[tuple[str,
     if hard:
         yield "3 stages, deep, weights late", cut(facts, 3, deep=True)
         yield "turns 3+1 | 1", grouped(facts, "turns", (3, 1), first=True)
+        yield "4 stages, deep, weights late, steady", steady(cut(facts, 4, deep=True))
+        yield "turns 3+1 | 1, steady", steady(grouped(facts, "turns", (3, 1), first=True))
     else:
         yield "2 stages", cut(facts, 2)
         yield "4 stages", cut(facts, 4)
@@ -67,10 +72,16 @@ def plans(prepared: PreparedJob, hard: bool, quick: bool) -> Iterator[tuple[str,
             yield "1 | turns 2+2", grouped(facts, "turns", (2, 2), first=False)
 
 
+def steady(plan: Plan) -> Plan:
+    """The same plan with rounds that overlap: gradients are one step late."""
+    return msgspec.structs.replace(plan, schedule=STEADY_SCHEDULE)
+
+
 def sample_plans(prepared: PreparedJob, quick: bool) -> Iterator[tuple[str, Plan]]:
     """Plans that share a stage by samples."""
     if not any(b.coupled for b in prepared.facts.blocks):
         yield "samples 5+3 | 1", grouped(prepared.facts, "samples", (5, 3), 8, first=True)
+        yield "samples 5+3 | 1, steady", steady(grouped(prepared.facts, "samples", (5, 3), 8, first=True))
         if not quick:
             yield "1 | samples 2+6", grouped(prepared.facts, "samples", (2, 6), 8, first=False)
 
@@ -90,7 +101,8 @@ def run_case(
     equal = found.none if by_bits else found.relative <= TOLERANCE
     judged = "bits" if by_bits else "float64"
     unequal = () if equal else found.unequal[:3]
-    return Outcome(case.name, name, options.carrier, hard, judged, equal, found.relative, unequal, seconds)
+    late = schedule_named(plan.schedule).staleness
+    return Outcome(case.name, name, options.carrier, hard, judged, equal, found.relative, unequal, seconds, "", late)
 
 
 def outcomes(live: LiveFleet, options: Options, case: Case, quick: bool) -> Iterator[Outcome]:
@@ -174,6 +186,16 @@ def collect(workers: list[subprocess.Popen[str]]) -> tuple[list[Outcome], list[s
     return found, failures
 
 
+def _counted(late: int, bits: list[Outcome], close: list[Outcome]) -> dict[str, object]:
+    """What was found with gradients so many steps late."""
+    mine, near = ([o for o in some if o.staleness == late] for some in (bits, close))
+    return {
+        "bit_equal": sum(o.equal for o in mine),
+        "bit_unequal": sum(not o.equal for o in mine),
+        "rung2_max": max((o.relative for o in near), default=0.0),
+    }
+
+
 def summary(found: list[Outcome], failures: list[str], seconds: float) -> dict[str, object]:
     bits = [o for o in found if o.judged == "bits" and not o.failure]
     close = [o for o in found if o.judged == "float64" and not o.failure]
@@ -183,6 +205,7 @@ def summary(found: list[Outcome], failures: list[str], seconds: float) -> dict[s
         "bit_unequal": sum(not o.equal for o in bits),
         "rung2_cases": len(close),
         "rung2_max": max((o.relative for o in close), default=0.0),
+        "by_staleness": {str(late): _counted(late, bits, close) for late in sorted({o.staleness for o in found})},
         "hard_cases": sum(o.hard for o in found),
         "gloo_cases": sum(o.carrier == "gloo" for o in found),
         "models": sorted({o.model for o in found}),

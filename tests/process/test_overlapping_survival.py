@@ -1,4 +1,4 @@
-"""Devices vanish while rounds overlap: what was under way is committed everywhere or trained again, to the same bits."""
+"""Devices vanish while rounds overlap: what is under way is committed everywhere, or trained again to the same bits."""
 
 from __future__ import annotations
 
