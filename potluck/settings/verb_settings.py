@@ -12,94 +12,15 @@ from ipaddress import IPv4Network
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
-from potluck import units
 from potluck.advice import did_you_mean
 from potluck.errors import InputError
-from potluck.settings.address import plain_network, split_address
-from potluck.types import DeviceSpec
+from potluck.settings import readers
 
 DEFAULT_FILE = Path("potluck.toml")
 PREFIX = "POTLUCK_"
 NOT_SETTINGS = ("CONFIG", "DEBUG", "EXTENSIONS")  # variables of ours that no file may hold
 
 S = TypeVar("S", bound="Settings")
-
-
-def _text(value: object) -> str:
-    if isinstance(value, bool) or not isinstance(value, str | int | float):
-        raise InputError(f"{value!r} is a {_kind(value)}; give a text")
-    return str(value)
-
-
-def _texts(value: object) -> str:
-    """A list in TOML is what commas are on the command line."""
-    return ",".join(_text(item) for item in value) if isinstance(value, list) else _text(value)
-
-
-def _truth(value: object) -> bool:
-    words = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}
-    if isinstance(value, bool):
-        return value
-    if isinstance(value, str) and value.lower() in words:
-        return words[value.lower()]
-    raise InputError(f"{value!r} is neither true nor false; give one of them")
-
-
-def _whole(least: int) -> Callable[[object], int]:
-    def read(value: object) -> int:
-        number = int(value) if isinstance(value, str) and value.isdecimal() else value
-        if isinstance(number, bool) or not isinstance(number, int) or number < least:
-            raise InputError(f"{value!r} does not do; give a whole number, at least {least}")
-        return number
-
-    return read
-
-
-def _one_of(*choices: str) -> Callable[[object], str]:
-    def read(value: object) -> str:
-        if value not in choices:
-            raise InputError(f"{value!r} is not known; {did_you_mean(str(value), sorted(choices))}")
-        return str(value)
-
-    return read
-
-
-def _path(value: object) -> Path:
-    return Path(_text(value)).expanduser()
-
-
-def _speeds(value: object) -> tuple[tuple[str, float], ...]:
-    if isinstance(value, dict):  # local = {desk = 1, pi = 0.25}
-        value = [f"{name}={_text(speed)}" for name, speed in value.items()]
-    found = units.speeds(_texts(value))
-    for name, _ in found:
-        _device_name(name)
-    return found
-
-
-def _device_name(value: object) -> str:
-    return DeviceSpec(name=_text(value)).name  # which refuses what cannot be a name
-
-
-def _sizes(value: object) -> tuple[int, ...]:
-    return tuple(units.size_bytes(item.strip()) for item in _texts(value).split(","))
-
-
-def _named_paths(value: object) -> tuple[str, ...]:
-    """NAME=PATH, several in a list."""
-    return tuple(_text(item) for item in value) if isinstance(value, list | tuple) else (_text(value),)
-
-
-def _one_speed(value: object) -> float:
-    found = units.speeds(_text(value))
-    if len(found) > 1:
-        raise InputError(f"{value!r} names several; give one speed, like 0.5")
-    return found[0][1]
-
-
-def _listen(value: object) -> str:
-    host, port = split_address(_text(value), port_needed=False)
-    return f"{host}:{port}"
 
 
 class Settings:
@@ -139,26 +60,26 @@ class TrainSettings(Settings):
 
     TABLE: ClassVar[str] = "train"
     READERS: ClassVar[dict[str, Callable[[object], Any]]] = {
-        "local": _speeds,
-        "bandwidth": lambda value: units.rate_bytes_s(_text(value)),
-        "memory": _sizes,
-        "threads": _whole(1),
-        "plan": _path,
-        "run_dir": _path,
-        "carrier": _one_of("zmq", "gloo"),
-        "listen": _listen,
-        "devices": _whole(0),
-        "no_local": _truth,
-        "plain_network": lambda value: plain_network(_text(value)),
-        "timeout": lambda value: units.duration_s(_text(value)),
-        "profile_seconds": lambda value: units.duration_s(_text(value)),
-        "profile_dir": _path,
-        "plan_seconds": lambda value: units.duration_s(_text(value)),
-        "tries": _whole(0),
-        "chaos": _path,
-        "sync": _text,
-        "data": _named_paths,
-        "json": _truth,
+        "local": readers.named_speeds,
+        "bandwidth": readers.rate_bytes_s,
+        "memory": readers.sizes,
+        "threads": readers.whole(1),
+        "plan": readers.path,
+        "run_dir": readers.path,
+        "carrier": readers.one_of("zmq", "gloo"),
+        "listen": readers.listen,
+        "devices": readers.whole(0),
+        "no_local": readers.truth,
+        "plain_network": readers.network,
+        "timeout": readers.duration_s,
+        "profile_seconds": readers.duration_s,
+        "profile_dir": readers.path,
+        "plan_seconds": readers.duration_s,
+        "tries": readers.whole(0),
+        "chaos": readers.path,
+        "sync": readers.text,
+        "data": readers.named_paths,
+        "json": readers.truth,
     }
 
     def __post_init__(self) -> None:
@@ -194,9 +115,9 @@ class ProfileSettings(TrainSettings):
             for k, reader in TrainSettings.READERS.items()
             if k not in ("plan", "run_dir", "plan_seconds", "tries", "chaos", "sync", "data")
         },
-        "save": _path,
-        "load": _path,
-        "fresh": _truth,
+        "save": readers.path,
+        "load": readers.path,
+        "fresh": readers.truth,
     }
 
     def __post_init__(self) -> None:
@@ -217,10 +138,10 @@ class PlanSettings(ProfileSettings):
     TABLE: ClassVar[str] = "plan"
     READERS: ClassVar[dict[str, Callable[[object], Any]]] = {
         **{key: reader for key, reader in ProfileSettings.READERS.items() if key != "save"},
-        "fleet": _path,
-        "planner": _text,
-        "plan_seconds": lambda value: units.duration_s(_text(value)),
-        "out": _path,
+        "fleet": readers.path,
+        "planner": readers.text,
+        "plan_seconds": readers.duration_s,
+        "out": readers.path,
     }
 
     def __post_init__(self) -> None:
@@ -247,15 +168,15 @@ class JoinSettings(Settings):
 
     TABLE: ClassVar[str] = "join"
     READERS: ClassVar[dict[str, Callable[[object], Any]]] = {
-        "name": _device_name,
-        "device": _one_of("cpu", "cuda", "mps"),
-        "threads": _whole(1),
-        "speed": _one_speed,
-        "memory": lambda value: units.size_bytes(_text(value)),
-        "hold": lambda value: units.duration_s(_text(value)),
-        "chaos": _truth,
-        "data": _named_paths,
-        "plain_network": lambda value: plain_network(_text(value)),
+        "name": readers.device_name,
+        "device": readers.one_of("cpu", "cuda", "mps"),
+        "threads": readers.whole(1),
+        "speed": readers.one_speed,
+        "memory": readers.size_bytes,
+        "hold": readers.duration_s,
+        "chaos": readers.truth,
+        "data": readers.named_paths,
+        "plain_network": readers.network,
     }
 
 
@@ -328,8 +249,3 @@ def _parse(file: Path) -> dict[str, Any]:
         raise InputError(f"{file}: cannot be read ({error.strerror}); give the path of a TOML file") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise InputError(f"{file}: not TOML ({error}); write keys as in docs/configuration.md") from None
-
-
-def _kind(value: object) -> str:
-    names = {bool: "truth value", list: "list", dict: "table"}
-    return names.get(type(value), type(value).__name__)
