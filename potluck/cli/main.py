@@ -86,7 +86,7 @@ def demo(devices: str, run_dir: Path | None, json: bool | None) -> int:
 @click.option(
     "--chaos", metavar="SCRIPT", help="Rehearse losses: a TOML file says what befalls whom (docs/survival.md)."
 )
-@verb_flags.together(*verb_flags.SYNC)
+@verb_flags.together(*verb_flags.LASTING, *verb_flags.SYNC)
 @click.option("--run-dir", metavar="DIR", help="Where the run is kept.  [default: runs/<time>]")
 @click.option("--resume", is_flag=True, help="Go on with the run in --run-dir, or with the newest one in runs/.")
 @click.option("--detach", is_flag=True, help="Train on when this terminal is closed; see status, attach and stop.")
@@ -207,6 +207,7 @@ def simulate(job: str, config: Path | None, **flags: Any) -> int:
 @click.option("--memory", metavar="SIZE", help="Most memory to use: 512MB.  [default: no limit]")
 @click.option("--hold", metavar="TIME", help="How long to wait for a coordinator that is not there.  [default: 5min]")
 @click.option("--chaos", is_flag=True, default=None, help="Misbehave when a rehearsal (train --chaos) says so.")
+@verb_flags.LINK_PORTS
 @verb_flags.DATA
 @verb_flags.PLAIN
 @verb_flags.CONFIG

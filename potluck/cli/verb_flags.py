@@ -36,6 +36,25 @@ SYNC = (
         help="With --sync: what local devices own; {device} in it is a device's name.",
     ),
 )  # fmt: skip
+LINK_PORTS = click.option(
+    "--link-ports",
+    metavar="FIRST-LAST",
+    help="Ports of links, for a firewall: 7200-7219.  [default: any free ones]",
+)
+LASTING = (
+    click.option("--silence", metavar="TIME", help="A device that is silent so long is lost.  [default: 2.7s]"),
+    click.option(
+        "--return-seconds", metavar="TIME", help="With --resume: wait so long for devices to come back.  [default: 30s]"
+    ),
+    click.option("--between-losses", metavar="TIME", help="About how often a device is lost.  [default: 150s]"),
+    click.option("--copy-part", metavar="X", help="Part of a link that copies may always take.  [default: 0.1]"),
+    click.option(
+        "--checkpoint-seconds", metavar="TIME", help="Save so often, unless the job says how often.  [default: 2min]"
+    ),
+    click.option(
+        "--replan-gain", metavar="X", help="Part of a round that another plan must save.  [default: 0.05; 1: never]"
+    ),
+)
 CHOOSING = (
     PLAN,
     click.option("--plan-seconds", metavar="TIME", help="How long to look for a plan.  [default: 2s]"),
@@ -49,6 +68,7 @@ JOINING = (
     ),
     click.option("--devices", metavar="N", help="How many devices join from elsewhere.  [default: 0]"),
     click.option("--no-local", is_flag=True, default=None, help="This machine coordinates and does not compute."),
+    LINK_PORTS,
 )
 FLEET = (
     click.option("--local", metavar="SPEEDS", help="Emulated devices here: 1,0.5,0.25 or desk=1,pi=0.25."),

@@ -12,7 +12,7 @@ from pathlib import Path
 from potluck import units
 from potluck.advice import did_you_mean
 from potluck.errors import InputError
-from potluck.settings.address import plain_network, split_address
+from potluck.settings.address import Ports, plain_network, port_range, split_address
 from potluck.types import DeviceSpec
 
 
@@ -118,6 +118,34 @@ def rate_bytes_s(value: object) -> float:
 def duration_s(value: object) -> float:
     """Seconds of a duration like "90s"."""
     return units.duration_s(text(value))
+
+
+def seconds_between(least_s: float, most_s: float) -> Callable[[object], float]:
+    """A reader of durations between these two, both included."""
+
+    def read(value: object) -> float:
+        found = duration_s(value)
+        if not least_s <= found <= most_s:
+            raise InputError(f"{value!r} does not do; give a duration from {least_s:g}s to {most_s:g}s")
+        return found
+
+    return read
+
+
+def part(value: object) -> float:
+    """A part of something, above 0 and at most 1."""
+    try:
+        found = float(text(value))
+    except ValueError:
+        found = 0.0
+    if not 0 < found <= 1:
+        raise InputError(f"{value!r} does not do; give a number above 0 and at most 1, like 0.1")
+    return found
+
+
+def ports(value: object) -> Ports:
+    """A port, or the first and the last of several."""
+    return port_range(text(value))
 
 
 def network(value: object) -> IPv4Network:

@@ -15,9 +15,13 @@ from typing import Any, ClassVar, TypeVar
 from potluck.advice import did_you_mean
 from potluck.errors import InputError
 from potluck.settings import readers
+from potluck.settings.address import ANY_PORT, Ports
 
 DEFAULT_FILE = Path("potluck.toml")
 PREFIX = "POTLUCK_"
+# A device is heard twice a second: in less than a second, one late sign of life would be a loss. After 12 s it takes
+# the coordinator for gone, and looks for it.
+SILENCE_S = (1.0, 12.0)
 NOT_SETTINGS = ("CONFIG", "DEBUG", "EXTENSIONS")  # variables of ours that no file may hold
 
 S = TypeVar("S", bound="Settings")
@@ -48,7 +52,14 @@ class TrainSettings(Settings):
     devices: int = 0
     no_local: bool = False
     plain_network: IPv4Network | None = None
+    link_ports: Ports = ANY_PORT
     timeout: float = 300.0  # seconds
+    silence: float = 2.7  # seconds
+    return_seconds: float = 30.0
+    between_losses: float = 150.0  # seconds
+    copy_part: float = 0.1  # of a link
+    checkpoint_seconds: float = 120.0
+    replan_gain: float = 0.05  # of a round
     profile_seconds: float = 15.0
     profile_dir: Path | None = None
     plan_seconds: float = 2.0
@@ -71,7 +82,14 @@ class TrainSettings(Settings):
         "devices": readers.whole(0),
         "no_local": readers.truth,
         "plain_network": readers.network,
+        "link_ports": readers.ports,
         "timeout": readers.duration_s,
+        "silence": readers.seconds_between(*SILENCE_S),
+        "return_seconds": readers.duration_s,
+        "between_losses": readers.duration_s,
+        "copy_part": readers.part,
+        "checkpoint_seconds": readers.duration_s,
+        "replan_gain": readers.part,
         "profile_seconds": readers.duration_s,
         "profile_dir": readers.path,
         "plan_seconds": readers.duration_s,
@@ -95,9 +113,17 @@ class TrainSettings(Settings):
             raise InputError("--no-local leaves nobody to train; say with --devices how many join from elsewhere")
         if self.listen is not None and not self.devices:
             raise InputError("--listen: nobody is expected; say with --devices how many devices will join")
+        if self.link_ports != ANY_PORT and self.carrier != "zmq":
+            raise InputError("--link-ports: gloo chooses its ports itself; leave it out, or use --carrier zmq")
         count = len(self.local or ("own",))
         if len(self.memory) not in (1, count):
             raise InputError(f"--memory: {len(self.memory)} sizes for {count} local devices; give one, or one for each")
+
+
+_OF_TRAINING = (  # what says nothing to a verb that only measures
+    "plan", "run_dir", "plan_seconds", "tries", "chaos", "sync", "data", "silence", "return_seconds", "between_losses",
+    "copy_part", "checkpoint_seconds", "replan_gain",
+)  # fmt: skip
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -110,11 +136,7 @@ class ProfileSettings(TrainSettings):
 
     TABLE: ClassVar[str] = "profile"
     READERS: ClassVar[dict[str, Callable[[object], Any]]] = {
-        **{
-            k: reader
-            for k, reader in TrainSettings.READERS.items()
-            if k not in ("plan", "run_dir", "plan_seconds", "tries", "chaos", "sync", "data")
-        },
+        **{k: reader for k, reader in TrainSettings.READERS.items() if k not in _OF_TRAINING},
         "save": readers.path,
         "load": readers.path,
         "fresh": readers.truth,
@@ -162,6 +184,7 @@ class JoinSettings(Settings):
     speed: float = 1.0
     memory: int = 0  # bytes; 0: not limited
     hold: float = 300.0  # seconds
+    link_ports: Ports = ANY_PORT
     chaos: bool = False
     data: tuple[str, ...] = ()  # NAME=PATH
     plain_network: IPv4Network | None = None
@@ -174,6 +197,7 @@ class JoinSettings(Settings):
         "speed": readers.one_speed,
         "memory": readers.size_bytes,
         "hold": readers.duration_s,
+        "link_ports": readers.ports,
         "chaos": readers.truth,
         "data": readers.named_paths,
         "plain_network": readers.network,

@@ -9,6 +9,7 @@ import torch
 from potluck.device.host.cpu_pace import CpuPace
 from potluck.errors import LinkError
 from potluck.profile.cells import middle_mean
+from potluck.settings.address import HERE
 from potluck.tensors.parcels import pack, unpack
 from potluck.wire.carriers import open_link
 from potluck.wire.link import Link, Tag
@@ -29,7 +30,7 @@ def message_cost(
 
     Where noise hides what bytes cost, it is measured once more: a profile is kept, and None says that they are free.
     """
-    here, there = (open_link(carrier, name, "127.0.0.1", trust) for name in ("here", "there"))
+    here, there = (open_link(carrier, name, HERE, trust) for name in ("here", "there"))
     try:
         here.adopt(1, {"there": there.address})
         there.adopt(1, {"here": here.address})
