@@ -59,7 +59,8 @@ from potluck.wire import messages
 # More, for devices that this side could not hear: they take 12 s to notice it, and a knock with its answer may take as
 # long again.
 _NOTICING_S = 30.0
-_CAUSE_S = 4.0  # in which a device that does not answer others is noticed by its own connection
+# In which a device that does not answer others is noticed by its own connection: silence takes less than 3 s.
+_CAUSE_S = 4.0
 
 
 class Coordinator:

@@ -20,7 +20,7 @@ from potluck.types import CopyLine, Held
 from potluck.wire.link import Link
 
 _AT_ONCE = 4  # of threads: giving, and taking from a few wards
-_LONG_ENOUGH_S = 1.0
+_LONG_ENOUGH_S = 1.0  # of training beside a copy, for the ratio of the two clocks to mean something
 _CARRIED_S_PER_BYTE = 1.2e-9  # of CPU time, in the link's own threads
 
 

@@ -25,6 +25,7 @@ from potluck.wire.control_channel import ControlClient
 from potluck.wire.messages import FromCoordinator, Hello
 from potluck.wire.trust import ON_THIS_MACHINE, Trust
 
+# To find the coordinator, at least: started together with this device, it may still be loading torch.
 _JOIN_TIMEOUT_S = 20.0
 _ANSWER_S = 300.0  # a coordinator that looks for a plan lets nobody in meanwhile
 

@@ -30,8 +30,9 @@ from potluck.wire.pacing import Pacer
 from potluck.wire.trust import ON_THIS_MACHINE, Trust
 from potluck.wire.zmq_edge import MAX_FRAME_BYTES, ZmqEdge
 
+# ZeroMQ reads up to 8 KiB into a buffer that parts share; larger ones have memory of their own.
 SMALL_PART_BYTES = 16 * 1024
-BATCH = 64  # messages read before the thread looks after its other duties
+BATCH = 64  # messages read before the thread looks after its other duties: sending waits no longer than for these
 
 # On a slow line a heartbeat waits behind seconds of gradients; that a device is gone, the control channel says sooner.
 SILENCE_S = 8.0

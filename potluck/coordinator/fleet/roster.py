@@ -32,7 +32,7 @@ from potluck.wire.messages import (
     Welcome,
 )
 
-_POLL_S = 0.2
+_POLL_S = 0.2  # between two looks for Ctrl-C and for processes that have ended
 _TOLD_S = 1.0  # how often whoever waits for devices is told how it stands, if that has changed
 
 

@@ -15,10 +15,10 @@ from potluck.wire.carriers import open_link
 from potluck.wire.link import Link, Tag
 from potluck.wire.trust import Trust
 
-_MESSAGES = 16
+_MESSAGES = 16  # of each size: the middle mean of so many is steady
 _BETWEEN = 4 * 2**20  # floats that are touched between two: a device computes meanwhile, and finds its caches cold
 _SMALL, _LARGE = 256, 256 * 1024  # floats
-_TIMEOUT_S = 10.0
+_TIMEOUT_S = 10.0  # for one message to oneself: only a machine that stands still takes as long
 _NOISE_S = 1e-6  # no processor copies a megabyte in less
 _LOOKS = 2  # of which the second has as much time again, and is taken only where the first saw nothing but noise
 

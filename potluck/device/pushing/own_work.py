@@ -31,7 +31,7 @@ from potluck.wire.link import Link
 from potluck.wire.messages import Durable, Load, Loaded, Met, Repace, Welcome, Work
 from potluck.wire.trust import Trust
 
-_TRIAL_STEPS = 3  # after the first, which loads kernels
+_TRIAL_STEPS = 3  # after the first, which loads kernels: the fewest with a median
 
 
 class OwnWork:
