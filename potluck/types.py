@@ -311,6 +311,7 @@ class CopyLine(Value, frozen=True):
 
     bytes_s: float
     shared: bool  # with others: one channel, one direction at a time, or a line between rooms
+    part: float  # of it, that copies take at least
 
 
 class IdleReason(Value, frozen=True):

@@ -27,6 +27,7 @@ import torch.distributed as dist
 from benchmarks.peers.program import FAILED, Watchdog, leave
 from benchmarks.peers.ranks import Place, joined
 from potluck.device.host.device_kinds import settle_heap
+from potluck.settings.address import LinkAddress
 from potluck.settings.local_address import address_towards, resolve
 from potluck.wire.link import Tag
 from potluck.wire.trust import PlainTrust
@@ -76,7 +77,8 @@ def open_link(place: Place) -> ZmqLink:
     master = resolve(os.environ["MASTER_ADDR"], "MASTER_ADDR")
     bind = master if place.rank == 0 else address_towards(master, int(os.environ["MASTER_PORT"]))
     settle_heap()  # as a device does
-    link = ZmqLink(str(place.rank), bind=str(bind), trust=PlainTrust((IPv4Network("0.0.0.0/0"),)))  # as open as Gloo's
+    trust = PlainTrust((IPv4Network("0.0.0.0/0"),))  # as open as Gloo's
+    link = ZmqLink(str(place.rank), bind=LinkAddress(str(bind)), trust=trust)
     host, port = link.address.removeprefix("tcp://").split(":")
     numbers = [torch.zeros(2, dtype=torch.int64) for _ in range(2)]
     dist.all_gather(numbers, torch.tensor([int(IPv4Address(host)), int(port)]))

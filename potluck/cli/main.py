@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
 import click
 
 from potluck import __version__
+from potluck.cli import verb_flags
 from potluck.cli.failures import OneLineGroup, said_as_json
 from potluck.cli.run_verbs import attach, status, stop
 from potluck.errors import InputError
@@ -24,52 +25,7 @@ from potluck.settings.verb_settings import (
     settle,
 )
 
-Verb = Callable[..., Any]
 S = TypeVar("S", bound=Settings)
-
-_CONFIG = click.option("--config", type=Path, metavar="FILE", help="Settings to start from.  [default: ./potluck.toml]")
-_JSON = click.option("--json", is_flag=True, default=None, help="End standard output with one JSON object.")
-_PLAIN = click.option(
-    "--plain-network", metavar="CIDR", help="A network you trust: nothing sent over it is encrypted yet."
-)
-_PLAN = click.option("--plan", metavar="FILE", help="Who runs what (docs/plan-format.md).  [default: see above]")
-_MEASURING = (
-    click.option("--profile-seconds", metavar="TIME", help="Each device measures so long at most.  [default: 15s]"),
-    click.option("--profile-dir", metavar="DIR", help="Where profiles are kept.  [default: ~/.cache/potluck/profiles]"),
-)
-_FRESH = click.option("--fresh", is_flag=True, default=None, help="Measure everything, whatever is kept from before.")
-_PLAN_SECONDS = click.option("--plan-seconds", metavar="TIME", help="How long to look for a plan.  [default: 2s]")
-_DATA = click.option(
-    "--data", multiple=True, metavar="NAME=PATH", callback=lambda context, option, given: given or None,
-    help="A data set of this device's own, which never leaves it; NAME:eval=PATH to judge by.",
-)  # fmt: skip
-_SYNC = (
-    click.option(
-        "--sync", metavar="POLICY", help="Devices train on their own data: ours, adsp, adacomm, local, ssp, asp, bsp."
-    ),
-    click.option(
-        "--data", multiple=True, metavar="NAME=PATH", callback=lambda context, option, given: given or None,
-        help="With --sync: what local devices own; {device} in it is a device's name.",
-    ),
-)  # fmt: skip
-_TRIES = click.option(
-    "--tries", metavar="N", help="Try so many plans for a few rounds each, and keep the fastest.  [default: 0]"
-)
-_JOINING = (
-    click.option(
-        "--listen", metavar="ADDR:PORT", help="Where devices may join.  [default: any free port, this machine only]"
-    ),
-    click.option("--devices", metavar="N", help="How many devices join from elsewhere.  [default: 0]"),
-    click.option("--no-local", is_flag=True, default=None, help="This machine coordinates and does not compute."),
-)
-_FLEET = (
-    click.option("--local", metavar="SPEEDS", help="Emulated devices here: 1,0.5,0.25 or desk=1,pi=0.25."),
-    click.option("--bandwidth", metavar="RATE", help="Of every link of local devices: 100Mbit.  [default: no limit]"),
-    click.option("--memory", metavar="SIZES", help="Of local devices, one for all or one each: 512MB."),
-    click.option("--threads", metavar="N", help="Of each local device.  [default: 1 emulated, all cores otherwise]"),
-    click.option("--carrier", metavar="NAME", help="What carries tensors: zmq or gloo.  [default: zmq]"),
-    click.option("--timeout", metavar="TIME", help="Longest wait for a device, also for one to join.  [default: 5min]"),
-)
 
 
 def _settled(kind: type[S], flags: Mapping[str, Any], config: Path | None) -> S:
@@ -84,17 +40,6 @@ def _settled(kind: type[S], flags: Mapping[str, Any], config: Path | None) -> S:
         if flags.get("json"):
             said_as_json(str(error), error.exit_code)
         raise
-
-
-def _options(*decorators: Callable[[Verb], Verb]) -> Callable[[Verb], Verb]:
-    """Several options as one decorator, listed in this order."""
-
-    def decorate(verb: Verb) -> Verb:
-        for decorator in reversed(decorators):
-            verb = decorator(verb)
-        return verb
-
-    return decorate
 
 
 @click.group(
@@ -122,7 +67,7 @@ for _command in (status, attach, stop):
 @main.command(short_help="Train digits on three emulated devices.")
 @click.option("--devices", metavar="SPEEDS", default="1,0.6,0.4", show_default=True, help="The emulated devices.")
 @click.option("--run-dir", type=Path, metavar="DIR", help="Where the run is kept.  [default: runs/<time>]")
-@_JSON
+@verb_flags.JSON
 def demo(devices: str, run_dir: Path | None, json: bool | None) -> int:
     """Train digits on three unequal devices, all emulated here, in well under a minute.
 
@@ -137,18 +82,18 @@ def demo(devices: str, run_dir: Path | None, json: bool | None) -> int:
 
 @main.command(short_help="Train the job of a Python file.")
 @click.argument("job")
-@_options(*_FLEET, _PLAN, _PLAN_SECONDS, _TRIES, *_MEASURING)
+@verb_flags.together(*verb_flags.FLEET, *verb_flags.CHOOSING, *verb_flags.MEASURING)
 @click.option(
     "--chaos", metavar="SCRIPT", help="Rehearse losses: a TOML file says what befalls whom (docs/survival.md)."
 )
-@_options(*_SYNC)
+@verb_flags.together(*verb_flags.LASTING, *verb_flags.SYNC)
 @click.option("--run-dir", metavar="DIR", help="Where the run is kept.  [default: runs/<time>]")
 @click.option("--resume", is_flag=True, help="Go on with the run in --run-dir, or with the newest one in runs/.")
 @click.option("--detach", is_flag=True, help="Train on when this terminal is closed; see status, attach and stop.")
-@_options(*_JOINING)
-@_PLAIN
-@_CONFIG
-@_JSON
+@verb_flags.together(*verb_flags.JOINING)
+@verb_flags.PLAIN
+@verb_flags.CONFIG
+@verb_flags.JSON
 def train(job: str, resume: bool, detach: bool, config: Path | None, **flags: Any) -> int:
     """Train the job of a Python file (its name `job`, or another as FILE.py:NAME).
 
@@ -175,15 +120,15 @@ def train(job: str, resume: bool, detach: bool, config: Path | None, **flags: An
 
 @main.command(short_help="Measure what a job costs each device.")
 @click.argument("job")
-@_options(*_FLEET)
+@verb_flags.together(*verb_flags.FLEET)
 @click.option("--save", metavar="FILE", help="Write the profile there.")
 @click.option("--load", metavar="FILE", help="Show a saved profile instead of measuring.")
-@_options(*_MEASURING)
-@_FRESH
-@_options(*_JOINING)
-@_PLAIN
-@_CONFIG
-@_JSON
+@verb_flags.together(*verb_flags.MEASURING)
+@verb_flags.FRESH
+@verb_flags.together(*verb_flags.JOINING)
+@verb_flags.PLAIN
+@verb_flags.CONFIG
+@verb_flags.JSON
 def profile(job: str, config: Path | None, **flags: Any) -> int:
     """Measure what the job's model costs each device, block by block, and what the links carry.
 
@@ -198,37 +143,14 @@ def profile(job: str, config: Path | None, **flags: Any) -> int:
     return run(job, settings)
 
 
-_FOR_PLANNING = (
-    click.option("--fleet", metavar="FILE", help="Devices to plan for (docs/planning.md), scaled from this machine."),
-    *_FLEET,
-    click.option("--planner", metavar="NAME", help="potluck, or another to compare with.  [default: potluck]"),
-    click.option("--plan-seconds", metavar="TIME", help="How long to look for a plan.  [default: 5s]"),
-    click.option("--load", metavar="FILE", help="A saved profile, instead of measuring."),
-    *_MEASURING,
-    _FRESH,
-)
-
-
-def _asked_elsewhere(context: click.Context, option: click.Parameter, value: object) -> None:
-    """Points to the verb that has the option."""
-    if value not in (None, False, ()):
-        raise InputError(f"{option.opts[0]} belongs to potluck simulate, which takes the same job and fleet; use that")
-
-
-_OF_SIMULATE = tuple(
-    click.option(name, is_flag=flag, hidden=True, expose_value=False, callback=_asked_elsewhere)
-    for name, flag in (("--compare", True), *((f"--{n}", False) for n in ("gantt", "add", "remove", "slow", "link")))
-)
-
-
 @main.command(short_help="Find out who should run what, and why.")
 @click.argument("job")
-@_options(*_FOR_PLANNING, *_OF_SIMULATE)
+@verb_flags.together(*verb_flags.FOR_PLANNING, *verb_flags.OF_SIMULATE)
 @click.option("--out", metavar="FILE", help="Write the plan there, for --plan.")
-@_options(*_JOINING)
-@_PLAIN
-@_CONFIG
-@_JSON
+@verb_flags.together(*verb_flags.JOINING)
+@verb_flags.PLAIN
+@verb_flags.CONFIG
+@verb_flags.JSON
 def plan(job: str, config: Path | None, **flags: Any) -> int:
     """Find a plan for the job, and say why it is what it is. Nothing is trained.
 
@@ -245,7 +167,7 @@ def plan(job: str, config: Path | None, **flags: Any) -> int:
 
 @main.command(short_help="Say what a plan would come to.")
 @click.argument("job")
-@_options(*_FOR_PLANNING)
+@verb_flags.together(*verb_flags.FOR_PLANNING)
 @click.option("--plan", "plan_file", type=Path, metavar="FILE", help="Simulate this plan, instead of finding one.")
 @click.option("--compare", is_flag=True, help="Every planner, side by side.")
 @click.option("--gantt", type=Path, metavar="FILE", help="Draw a round there, as SVG.")
@@ -254,10 +176,10 @@ def plan(job: str, config: Path | None, **flags: Any) -> int:
 @click.option("--slow", multiple=True, metavar="NAME=X", help="What if this device took X times as long?")
 @click.option("--link", multiple=True, metavar="A,B=RATE", help="What if this link (or all=RATE) were so fast?")
 @click.option("--batch-size", type=click.IntRange(1), metavar="N", help="What if a round had N samples?")
-@_options(*_JOINING)
-@_PLAIN
-@_CONFIG
-@_JSON
+@verb_flags.together(*verb_flags.JOINING)
+@verb_flags.PLAIN
+@verb_flags.CONFIG
+@verb_flags.JSON
 def simulate(job: str, config: Path | None, **flags: Any) -> int:
     """Say what training would come to, on devices you have or only think of. Nothing is trained.
 
@@ -285,9 +207,10 @@ def simulate(job: str, config: Path | None, **flags: Any) -> int:
 @click.option("--memory", metavar="SIZE", help="Most memory to use: 512MB.  [default: no limit]")
 @click.option("--hold", metavar="TIME", help="How long to wait for a coordinator that is not there.  [default: 5min]")
 @click.option("--chaos", is_flag=True, default=None, help="Misbehave when a rehearsal (train --chaos) says so.")
-@_DATA
-@_PLAIN
-@_CONFIG
+@verb_flags.LINK_PORTS
+@verb_flags.DATA
+@verb_flags.PLAIN
+@verb_flags.CONFIG
 def join(address: str, config: Path | None, **flags: Any) -> int:
     """Compute for the coordinator at HOST:PORT until its run is over.
 
@@ -305,9 +228,9 @@ def join(address: str, config: Path | None, **flags: Any) -> int:
 @click.argument("job", required=False)
 @click.option("--run", "run_dir", type=Path, metavar="DIR", help="Judge a finished run instead of training.")
 @click.option("--rounds", type=click.IntRange(1), default=8, show_default=True, help="How many to compare.")
-@_options(*_FLEET, _PLAN)
-@_CONFIG
-@_JSON
+@verb_flags.together(*verb_flags.FLEET, verb_flags.PLAN)
+@verb_flags.CONFIG
+@verb_flags.JSON
 def verify(job: str | None, run_dir: Path | None, rounds: int, config: Path | None, **flags: Any) -> int:
     """Is it the same numbers? And was every sample used exactly once?
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from potluck.coordinator.run_folder.process_record import check_free
 from potluck.errors import InputError
 from potluck.metrics.records import RECORDS
-from potluck.settings.address import check_reachable, split_address
+from potluck.settings.address import ANY_PORT, check_reachable, split_address
 from potluck.settings.local_address import resolve
 from potluck.settings.verb_settings import TrainSettings
 from potluck.types import DeviceSpec, Fleet
@@ -66,6 +66,14 @@ def listen_address(settings: TrainSettings) -> str:
     address = resolve(host, where)
     check_reachable(address, settings.plain_network, where)
     return f"{address}:{port}"
+
+
+def tell_local_devices(settings: TrainSettings) -> None:
+    """Lets the devices that are started here know where they may listen; their command line does not say so."""
+    if settings.plain_network is not None:
+        os.environ["POTLUCK_PLAIN_NETWORK"] = str(settings.plain_network)
+    if settings.link_ports != ANY_PORT:
+        os.environ["POTLUCK_LINK_PORTS"] = str(settings.link_ports)
 
 
 def check_run_dir(run_dir: Path, *, resume: bool) -> None:

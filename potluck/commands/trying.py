@@ -31,10 +31,11 @@ from potluck.types import Plan, Profile, RoundRecord
 from potluck.units import milliseconds
 
 FEWEST, MOST, LOOK_S = 4, 12, 5.0  # rounds of a try, and how long it lasts at most if rounds are short
-_SURPRISE = 1.4  # times as long as expected
-_PROMISING = 0.8  # of what the fastest plan so far takes
+_SURPRISE = 1.4  # times as long as expected: the machine may have had a bad moment
+# Of what the fastest plan so far takes: predictions are not exact, and less may be gone when it is tried.
+_PROMISING = 0.8
 _UNTRIED = 0.9  # of what is predicted, for a kind of plan of which none was tried
-_WARM_UP = 2  # of these; one, where there are only three
+_WARM_UP = 2  # of these do not count, as they fill caches and queues; one, where there are only three
 
 Hope = tuple[float, Found]  # seconds that it may take at best, and the plan with what is expected
 

@@ -11,7 +11,7 @@ from potluck.types import ITEM_BYTES, DeviceProfile
 if TYPE_CHECKING:
     import torch
 
-_WIDEST = 8  # bytes of an element of a type that nobody knows
+_WIDEST = 8  # bytes of an element of a type that nobody knows: no usual one has more, so memory is not underrated
 
 
 class Raw:

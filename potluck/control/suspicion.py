@@ -12,7 +12,9 @@ from typing import Literal, NamedTuple
 
 from potluck.wire.channel import SILENT
 
-PATIENCE_S = 2.7  # of silence on a calm network; what is heard twice a second
+# Of silence on a calm network, where a device is heard twice a second: more than the two seconds for which a process
+# may be held up, and with the time between two looks still less than three.
+PATIENCE_S = 2.7
 _USUAL_S = 0.6  # between two signs of life, on a calm network
 _MEMORY_S = 120.0  # of silences that count
 _LENIENCE = 2.0  # for a second that a silence was longer than usual
@@ -29,9 +31,9 @@ class Suspected(NamedTuple):
 class Suspicion:
     """The signs of life of one device."""
 
-    def __init__(self, now_s: float = math.inf) -> None:
-        """Nothing counts before it was first heard."""
-        self._heard_s = now_s
+    def __init__(self, now_s: float = math.inf, patience_s: float = PATIENCE_S) -> None:
+        """Nothing counts before it was first heard; `patience_s` is how long it may be silent on a calm network."""
+        self._heard_s, self._patience_s = now_s, patience_s
         self._gaps: deque[tuple[float, float]] = deque()  # (when it ended, how long it was), longest first
 
     def heard(self, now_s: float) -> None:
@@ -60,7 +62,7 @@ class Suspicion:
         while self._gaps and self._gaps[0][0] < now_s - _MEMORY_S:
             self._gaps.popleft()
         longest = self._gaps[0][1] if self._gaps else 0.0
-        return min(_LONGEST_S, PATIENCE_S + _LENIENCE * max(0.0, longest - _USUAL_S))
+        return min(_LONGEST_S, self._patience_s + _LENIENCE * max(0.0, longest - _USUAL_S))
 
     def gone(self, now_s: float) -> str | None:
         """Why it is taken for gone, if it is."""

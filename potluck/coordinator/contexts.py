@@ -15,6 +15,7 @@ from potluck.job.optimizers import Optimizer
 from potluck.metrics.watcher import Watcher
 from potluck.model.outputs import OutputForm
 from potluck.program.layout import PlanLayout
+from potluck.recover.copies import USUAL_COPIES, CopyRules
 from potluck.tensors.model_state import ModelState
 from potluck.types import CopyLine, IdleReason, Plan, RoundRecord
 from potluck.wire.link import Link
@@ -42,6 +43,9 @@ class RunContext:
     watchers: tuple[Watcher, ...] = ()
     should_stop: Callable[[], bool] = lambda: False
     started_s: float = field(default_factory=time.monotonic)
+    return_s: float = 30.0  # in which devices come back to a coordinator that was away
+    checkpoint_s: float = 120.0  # between two checkpoints at most, where the job does not say how many rounds
+    copy_rules: CopyRules = USUAL_COPIES
     first_copy_s: float = 0.0  # after which the first is made
     copy_lines: Mapping[tuple[str, str], CopyLine] = field(default_factory=dict)  # (device, guardian) → what carries it
     keeps: bool = True  # what was trained is collected, in the end at least

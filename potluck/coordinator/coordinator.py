@@ -56,8 +56,11 @@ from potluck.types import Plan
 from potluck.units import size_text
 from potluck.wire import messages
 
-_BACK_S = 60.0  # in which devices come back that this side could not hear
-_CAUSE_S = 4.0  # in which a device that does not answer others is noticed by its own connection
+# More, for devices that this side could not hear: they take 12 s to notice it, and a knock with its answer may take as
+# long again.
+_NOTICING_S = 30.0
+# In which a device that does not answer others is noticed by its own connection: silence takes less than 3 s.
+_CAUSE_S = 4.0
 
 
 class Coordinator:
@@ -124,7 +127,7 @@ class Coordinator:
         if self.state.phase == "seeking":
             return _CAUSE_S
         back = self.state.phase == "asking" and any(d not in self.state.here for d in self.state.waiting)
-        return min(_BACK_S, self._run.timeout_s) if back else self._run.timeout_s
+        return min(self._run.return_s + _NOTICING_S, self._run.timeout_s) if back else self._run.timeout_s
 
     def _pump(self, deadline: float) -> None:
         """What one device says, or that nobody says anything."""

@@ -126,8 +126,9 @@ def _start(
         order=training_order(job),
         timeout_s=options.timeout_s, watchers=(*options.watchers, *(() if rehearsal is None else (rehearsal,))),
         should_stop=options.should_stop, started_s=started_s, keeps=options.keeps,
+        return_s=options.return_s, checkpoint_s=options.checkpoint_s, copy_rules=options.copies,
         first_copy_s=options.first_copy_s if options.keeps else math.inf,
-        copy_lines={} if changes.profile is None else lines(changes.profile),
+        copy_lines={} if changes.profile is None else lines(changes.profile, options.copies),
         heard=changes.heard, observed=changes.observed, change=changes.due,
         idle=changes.idle if options.keeps else dict,  # nobody needs to know it of a plan that is only tried
     )  # fmt: skip

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-_SHOWN = 20  # of a list of names
+_SHOWN = 20  # of a list of names: more do not help to find the one that is wrong
 
 
 class ClassNames:

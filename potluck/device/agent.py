@@ -50,6 +50,7 @@ from potluck.device.orphaned import found_again
 from potluck.device.pushing.own_work import OwnWork
 from potluck.device.stage_holder import StageHolder
 from potluck.errors import OUT_OF_MEMORY, Cancelled, DeviceError, InputError, LinkError, PotluckError
+from potluck.settings.address import LinkAddress
 from potluck.types import Held
 from potluck.units import duration_text
 from potluck.wire.carriers import open_link
@@ -83,7 +84,7 @@ class Agent:
     """
 
     def __init__(
-        self, client: CoordinatorClient, hello: Hello, device: torch.device, bind: str, trust: Trust,
+        self, client: CoordinatorClient, hello: Hello, device: torch.device, bind: LinkAddress, trust: Trust,
         say: Callable[[str], None], hold_s: float = 0.0, failpoint: Callable[[str], None] = lambda order: None,
         data: Sequence[LocalData] = (),
     ) -> None:  # fmt: skip

@@ -14,13 +14,13 @@ from potluck.compute.runner import StageState
 from potluck.device.keeper import Keeper, copied
 from potluck.errors import LinkError
 from potluck.memory_limit import beyond_limit
-from potluck.recover.copies import copy_rate
+from potluck.recover.copies import USUAL_COPIES, copy_rate, unmeasured
 from potluck.tensors.state_transfer import receive_state, send_state
 from potluck.types import CopyLine, Held
 from potluck.wire.link import Link
 
 _AT_ONCE = 4  # of threads: giving, and taking from a few wards
-_LONG_ENOUGH_S = 1.0
+_LONG_ENOUGH_S = 1.0  # of training beside a copy, for the ratio of the two clocks to mean something
 _CARRIED_S_PER_BYTE = 1.2e-9  # of CPU time, in the link's own threads
 
 
@@ -54,7 +54,7 @@ class Copier:
                 self._pool.submit(self._take, link, ward, expected, link.term)
 
     def _give(self, link: Link, guardian: str, held: Held, state: StageState, line: CopyLine | None, term: int) -> None:
-        bytes_s = copy_rate(line, self._use.bytes_s)
+        bytes_s = copy_rate(line or unmeasured(USUAL_COPIES), self._use.bytes_s)
         try:
             with self._cost.counted(state.nbytes):
                 send_state(

@@ -12,9 +12,9 @@ from potluck.wire.control_channel import ControlClient
 from potluck.wire.messages import FromCoordinator, Hello
 from potluck.wire.trust import Trust
 
-_KNOCK_S = 2.0  # for one try
-_ANSWER_S = 10.0
-_PAUSE_S = 0.5
+_KNOCK_S = 2.0  # for one try: longer than connecting takes, short enough for many tries
+_ANSWER_S = 10.0  # for it to let this device in: it may be busy with others
+_PAUSE_S = 0.5  # between two tries: nobody notices it, and no coordinator is flooded
 
 
 def found_again(

@@ -17,6 +17,7 @@ from potluck.device.agent import Agent
 from potluck.device.entering import CoordinatorClient, first_words, let_in
 from potluck.device.host.device_kinds import settle
 from potluck.device.host.warm_up import warm_up
+from potluck.settings.address import LinkAddress
 from potluck.settings.extensions import load_extensions
 from potluck.types import DeviceSpec
 from potluck.units import duration_text
@@ -24,14 +25,15 @@ from potluck.wire.control_channel import ControlClient
 from potluck.wire.messages import FromCoordinator, Hello
 from potluck.wire.trust import ON_THIS_MACHINE, Trust
 
+# To find the coordinator, at least: started together with this device, it may still be loading torch.
 _JOIN_TIMEOUT_S = 20.0
 _ANSWER_S = 300.0  # a coordinator that looks for a plan lets nobody in meanwhile
 
 
 def run_agent(
-    address: str, spec: DeviceSpec, bind: str, say: Callable[[str], None] = lambda text: None, hold_s: float = 0.0,
-    chaos: bool = False, failpoint: Callable[[str], None] = lambda order: None, data: Sequence[LocalData] = (),
-    insists: bool = True, trust: Trust = ON_THIS_MACHINE,
+    address: str, spec: DeviceSpec, bind: LinkAddress, say: Callable[[str], None] = lambda text: None,
+    hold_s: float = 0.0, chaos: bool = False, failpoint: Callable[[str], None] = lambda order: None,
+    data: Sequence[LocalData] = (), insists: bool = True, trust: Trust = ON_THIS_MACHINE,
 ) -> int:  # fmt: skip
     """Serves one run as a device and says how it goes; returns the exit code.
 

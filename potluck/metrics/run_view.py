@@ -25,9 +25,9 @@ from potluck.metrics.records import (
 from potluck.types import IdleReason, RoundRecord
 from potluck.units import duration_text, size_text
 
-RECENT_ROUNDS = 30  # over which the rate is taken
-KEPT_LOSSES = 4000
-KEPT_MESSAGES = 50
+RECENT_ROUNDS = 30  # over which the rate is taken: it follows a change in seconds, and does not flicker
+KEPT_LOSSES = 4000  # the newest: many more than a terminal has columns
+KEPT_MESSAGES = 50  # the newest: more than any display shows
 LANE_INERTIA = 0.8  # a lane moves a fifth of the way to each round's value, so that it can be read
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-EVERY_S = 2.0
+EVERY_S = 2.0  # between two lines: who waits sees that it goes on
 
 
 class Tally:

@@ -24,7 +24,7 @@ from potluck.model.trace import trace
 from potluck.program.blocks import with_boundaries
 from potluck.program.program import Arg, Items, Program, ProgramPair, Ref
 
-PROBE_ROWS = 4
+PROBE_ROWS = 4  # samples to try a program with: enough to tell the batch from other sizes, and no work
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from potluck.program.program import Node, Program, SizeTree, Tensor, inputs_of, 
 
 _META = torch.device("meta")
 _CPU = torch.device("cpu")
-_ROWS = 4
+_ROWS = 4  # as many as in `model/build.py`, where values are real
 
 
 def guess_axis(tensor: Tensor) -> tuple[int | None, int]:

@@ -8,7 +8,8 @@ import math
 from potluck.paramserver.applied_pushes import MOST_KEPT, Push
 from potluck.types import Pace
 
-FRESH_STEPS = 10  # after a pull, whose losses are taken for those of the weights that it pulled
+# After a pull, whose losses are taken for those of the weights that it pulled: they are not far from them yet.
+FRESH_STEPS = 10
 
 
 class Next(enum.Enum):

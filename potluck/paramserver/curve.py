@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 _Array = npt.NDArray[np.float64]
 _FLOORS = np.concatenate(([0.0], 1 - np.geomspace(1.0, 0.02, 40)[1:]))  # c, as parts of the smallest loss
-_FINER = 17
+_FINER = 17  # points between the neighbours of the best of a rough search: the optimum is flat there
 _ROBUST_TURNS, _HUBER = 4, 1.5
 
 

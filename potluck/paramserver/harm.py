@@ -6,8 +6,8 @@ import math
 import statistics
 from collections import deque
 
-_REMEMBERED = 8  # norms of each worker
-_TOO_LARGE = 1000.0  # times the usual norm of the others
+_REMEMBERED = 8  # norms of each worker: what is usual now, and not at the beginning
+_TOO_LARGE = 1000.0  # times the usual norm of the others: far more than other data make of it
 _JURY = 2  # others at least: of two that differ, who knows which is wrong?
 
 

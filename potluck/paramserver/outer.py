@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-_FEW = 3  # workers up to which all of the momentum is of use
+# Workers up to which all of the momentum is of use: more of them overtake each other, which acts like momentum.
+_FEW = 3
 
 
 def outer_factors(momentum: float, workers: int) -> tuple[float, float]:

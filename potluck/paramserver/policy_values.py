@@ -15,9 +15,9 @@ from potluck.paramserver.policy import Policy
 Make = Callable[[float], Policy]  # given the seconds of the slowest worker's step
 Factory = Callable[[str | None], Make]  # given what follows the colon; an InputError if that makes no sense
 
-STEPS_A_PERIOD = 40  # of the slowest worker, between two checks
+STEPS_A_PERIOD = 40  # of the slowest worker, between two checks: a loss over fewer is mostly chance
 _LEAST_PERIOD_S = 1.0  # of a check: more often is work for nothing, however short a step is
-_PERIODS_AN_EPOCH = 20  # after which the rate is searched anew
+_PERIODS_AN_EPOCH = 20  # after which the rate is searched anew: what was best at the beginning may not be later
 
 
 def plain(make: Callable[[], Policy]) -> Factory:

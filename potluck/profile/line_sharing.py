@@ -16,9 +16,9 @@ from potluck.profile.network import PROCESSOR_BOUND_BYTES_S, DevicePair, Probing
 from potluck.types import COORDINATOR, TRUNK_ARROW
 
 MOST_ROOMS = 4  # beyond, trying every two of them would take too long
-_SLOW = 0.5  # of what both ends can do
+_SLOW = 0.5  # of what both ends can do: what carries less than half has something between its ends
 _SHARED = 0.75  # of what a pair carries by itself: less for each of several at once
-_AT_ONCE = 3  # pairs
+_AT_ONCE = 3  # pairs that send at once: enough to see that they share
 
 
 @dataclass(frozen=True)

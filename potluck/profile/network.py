@@ -14,14 +14,14 @@ from potluck.wire.link import Link, Tag
 
 ALL_PAIRS_UP_TO = 8  # devices; beyond, a ring and everybody's link to the coordinator
 
-_PINGS = 5
-_FIRST_BYTES = 16 * 1024
-_MOST_BYTES = 8 * 2**20
+_PINGS = 5  # there and back, of which the median counts, but for the first
+_FIRST_BYTES = 16 * 1024  # of a probe: a slow line carries them in a moment, and they tell how much more fits
+_MOST_BYTES = 8 * 2**20  # of a probe: an eighth of the usual window of a link
 _LONG_ENOUGH_S = 0.1  # against latency, the grain of the clock and of a CPU quota
 _LEAST_S = 0.02  # what is shorter says nothing, however little time there is
-_REPEATS = 3
+_REPEATS = 3  # of the probe that is long enough: the fewest with a median
 PROCESSOR_BOUND_BYTES_S = 400e6  # what is faster is limited by copying, and says nothing about the medium
-_HALF = 1.5  # both directions at once take so much longer where they share the line
+_HALF = 1.5  # both directions at once take so much longer where they share the line: halfway between once and twice
 
 DevicePair = tuple[str, str]
 

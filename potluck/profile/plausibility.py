@@ -9,10 +9,10 @@ from potluck.errors import InputError
 from potluck.types import COORDINATOR, BlockProfile, DeviceProfile, LinkProfile, Profile
 
 _LONGEST_S = 1e7  # of anything: some months
-_MOST_BYTES = 2**60
-_MOST_ROWS = 10_000_000
+_MOST_BYTES = 2**60  # 2**60: a million terabytes, more than any device has
+_MOST_ROWS = 10_000_000  # of a cell: ten times the largest micro-batch of a plan
 _SLOWEST_BYTES_S, _FASTEST_BYTES_S = 0.1, 1e15
-_MOST_RESIDENT = 1000.0
+_MOST_RESIDENT = 1000.0  # times what tensors need: holes are never so large
 
 
 def check_profile(profile: Profile, blocks: int | None = None) -> None:

@@ -10,7 +10,7 @@ from potluck.profile.network import PROCESSOR_BOUND_BYTES_S, DevicePair, Probing
 from potluck.types import DeviceProfile, LinkProfile, Timing
 from potluck.units import factor_text, milliseconds
 
-TOLERANCE = 0.15
+TOLERANCE = 0.15  # relative: the same device differs by less from hour to hour, as a rule
 LINK_TOLERANCE = 0.3  # a brief look at a link is rougher than one at a block
 _LATENCY_TIMES, _LATENCY_S = 2.0, 1e-3  # a latency has changed if it did by both
 

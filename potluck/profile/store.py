@@ -16,8 +16,8 @@ from potluck.errors import InputError
 from potluck.profile.plausibility import check_device, check_network, check_profile
 from potluck.types import DeviceProfile, DeviceSpec, LinkProfile, Medium, Profile, Value
 
-FORMAT: Final = 1
-MAX_FILE_BYTES = 64 * 2**20
+FORMAT: Final = 1  # one more whenever files of before cannot be read any more
+MAX_FILE_BYTES = 64 * 2**20  # profiles of hundreds of devices fit, and no memory is at risk
 # One more whenever devices take other kernels for the same program (in potluck/model: kernels.py, dense.py, layers.py,
 # products.py), or times are measured in another way.
 KERNELS = 6

@@ -9,7 +9,7 @@ from potluck.program.layout import PlanLayout
 from potluck.program.program import ProgramPair
 from potluck.types import Plan
 
-_PLANS = 64  # remembered
+_PLANS = 64  # remembered: those for the loss of each device, in fleets of usual size
 
 
 class ModelBlueprint:

@@ -15,7 +15,7 @@ import msgspec
 from potluck.errors import InputError
 from potluck.types import Value
 
-FORMAT: Final = 1
+FORMAT: Final = 1  # one more whenever programs of before cannot be read any more
 
 
 # A size is an integer, or an expression of the batch size "b": ["mul", 36, "b"].

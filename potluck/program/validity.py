@@ -34,10 +34,10 @@ from potluck.program.program import (
 )
 from potluck.types import ITEM_BYTES
 
-DEEPEST = 32  # how deep a size or an argument may be nested
-LARGEST = 1 << 62
+DEEPEST = 32  # how deep a size or an argument may be nested: far deeper than exported ones, and recursion ends
+LARGEST = 1 << 62  # of a size: twice it still fits 64 bits
 MOST_TERMS = 256  # of one size: with these bounds every size is computed at once
-MOST_AXES = 64
+MOST_AXES = 64  # of a tensor: torch has no more
 
 _LAYOUTS = ("strided",)
 _MEMORY_FORMATS = ("contiguous_format", "preserve_format", "channels_last", "channels_last_3d")

@@ -10,14 +10,25 @@ fortieth of any device's time.
 from __future__ import annotations
 
 import math
+from typing import NamedTuple
 
 from potluck.types import CopyLine, Held, Plan, Profile
 
-BETWEEN_LOSSES_S = 150.0  # what is assumed; the time between copies goes with its square root
-_PART_OF_A_LINK = 0.1
-_NOT_MEASURED = CopyLine(12.5e6, shared=True)  # taken for 100 Mbit/s
-_PART_OF_WHAT_IS_IDLE = 0.5
-_MOST_OF_A_DEVICE = 0.025
+_NOT_MEASURED_BYTES_S = 12.5e6  # 100 Mbit/s: the slowest wired network that is still common
+_PART_OF_WHAT_IS_IDLE = 0.5  # the other half is for what training sends in bursts
+_MOST_OF_A_DEVICE = 0.025  # of its time: a slowdown that nobody notices
+
+
+class CopyRules(NamedTuple):
+    """How often states are copied, and what copies may take; users choose both."""
+
+    # Devices at home are switched off and carried away: a loss every few minutes is the worst that is still of use. The
+    # time between copies goes with the root of it, so that a wrong guess costs little.
+    between_losses_s: float = 150.0
+    part_of_a_link: float = 0.1  # at least, while training uses all of it: rounds take a tenth longer at most
+
+
+USUAL_COPIES = CopyRules()
 
 
 def guardians(plan: Plan) -> dict[str, str]:
@@ -34,24 +45,28 @@ def wards(plan: Plan, device: str) -> tuple[str, ...]:
     return tuple(ward for ward, guardian in guardians(plan).items() if guardian == device)
 
 
-def lines(profile: Profile) -> dict[tuple[str, str], CopyLine]:
+def lines(profile: Profile, rules: CopyRules) -> dict[tuple[str, str], CopyLine]:
     """(device, other) → what copies may take of the link between them; one that crosses a trunk is shared too."""
     return {
         (link.source, link.target): CopyLine(
-            link.bandwidth_bytes_s, shared=profile.medium != "full" or bool(link.trunk)
+            link.bandwidth_bytes_s, shared=profile.medium != "full" or bool(link.trunk), part=rules.part_of_a_link
         )
         for link in profile.links
         if link.bandwidth_bytes_s
     }
 
 
-def copy_rate(line: CopyLine | None, used_bytes_s: float | None) -> float:
-    """Bytes per second for copies over a line, if it was measured, given what training sends meanwhile, if known.
+def unmeasured(rules: CopyRules) -> CopyLine:
+    """What copies may take of a link of which nothing is known."""
+    return CopyLine(_NOT_MEASURED_BYTES_S, shared=True, part=rules.part_of_a_link)
+
+
+def copy_rate(line: CopyLine, used_bytes_s: float | None) -> float:
+    """Bytes per second for copies over a line, given what training sends meanwhile, if known.
 
     Of a medium that others share, nobody knows what is idle.
     """
-    line = line or _NOT_MEASURED
-    least = _PART_OF_A_LINK * line.bytes_s
+    least = line.part * line.bytes_s
     if line.shared or used_bytes_s is None:
         return least
     return max(least, _PART_OF_WHAT_IS_IDLE * (line.bytes_s - used_bytes_s))
@@ -60,12 +75,15 @@ def copy_rate(line: CopyLine | None, used_bytes_s: float | None) -> float:
 class Copying:
     """Copies of one term's states."""
 
-    def __init__(self, plan: Plan, term: int, *, first_s: float = -math.inf, enabled: bool = True) -> None:
+    def __init__(
+        self, plan: Plan, term: int, *, first_s: float = -math.inf, enabled: bool = True,
+        rules: CopyRules = USUAL_COPIES,
+    ) -> None:  # fmt: skip
         """`first_s` is when the first copy may be made: what was trained before is soon trained again."""
         guarded = guardians(plan)
         # With several stages, one may have committed a round of which another never heard.
         self._enabled = enabled and (bool(guarded) or len(plan.stages) > 1)
-        self._term = term
+        self._term, self._rules = term, rules
         self._keepers: dict[int, set[str]] = {}  # stage → who must have a copy
         for index, stage in enumerate(plan.stages):
             members = {member.device for member in stage.group}
@@ -84,8 +102,9 @@ class Copying:
         Where no device says what it costs, that is what it takes of the links while it is under way.
         """
         took_s = self.took_s or 0.0
-        cost_s = self.cost_s or _PART_OF_A_LINK * took_s
-        return max(took_s, math.sqrt(2 * cost_s * BETWEEN_LOSSES_S), self.cost_s / _MOST_OF_A_DEVICE)
+        cost_s = self.cost_s or self._rules.part_of_a_link * took_s
+        young_s = math.sqrt(2 * cost_s * self._rules.between_losses_s)
+        return max(took_s, young_s, self.cost_s / _MOST_OF_A_DEVICE)
 
     def due(self, now_s: float) -> bool:
         """Whether the next round should be followed by a copy; at most one is under way."""

@@ -16,7 +16,7 @@ from potluck.plan.groups import proportional_shares
 from potluck.types import Member, Plan, Stage
 
 _SecondsOfPlan = Callable[[Plan], float]  # what a plan costs; infinite for one that does not fit or may not be
-_MANY_SWAPS = 120  # tried in all
+_MANY_SWAPS = 120  # tried in all: everybody waits for this plan
 _MANY_CUTS = 8  # tried for each stage, where several are lost: their numbers multiply
 
 

@@ -5,12 +5,49 @@ Nothing on the wire is encrypted or authenticated yet, so whoever can reach the 
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from ipaddress import AddressValueError, IPv4Address, IPv4Network, NetmaskValueError
+from typing import NamedTuple
 
 from potluck.errors import InputError
 
-MAX_PORT = 65535
+MAX_PORT = 65535  # the largest that TCP has
 LOOPBACK = IPv4Network("127.0.0.0/8")
+
+
+class Ports(NamedTuple):
+    """Ports to choose from, both ends included."""
+
+    first: int
+    last: int
+
+    def __str__(self) -> str:
+        return str(self.first) if self.first == self.last else f"{self.first}-{self.last}"
+
+
+ANY_PORT = Ports(0, 0)  # that is free
+
+
+@dataclass(frozen=True)
+class LinkAddress:
+    """Where a link listens: at an address of this machine, and on the first of these ports that is free."""
+
+    host: str
+    ports: Ports = ANY_PORT
+
+
+HERE = LinkAddress("127.0.0.1")
+
+
+def port_range(text: str) -> Ports:
+    """The ports of "7200-7219", or of "7200" alone."""
+    first, dash, last = text.partition("-")
+    if not first.isdecimal() or (dash and not last.isdecimal()):
+        raise InputError(f"{text!r} names no ports; give the first and the last, like 7200-7219")
+    ports = Ports(int(first), int(last or first))
+    if not 1 <= ports.first <= ports.last <= MAX_PORT:
+        raise InputError(f"{text!r} holds no ports; give the first and the last, from 1 to {MAX_PORT}, like 7200-7219")
+    return ports
 
 
 def split_address(text: str, *, port_needed: bool) -> tuple[str, int]:

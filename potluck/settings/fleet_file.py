@@ -12,11 +12,11 @@ from potluck.advice import did_you_mean, said
 from potluck.errors import InputError
 from potluck.types import DeviceSpec, Fleet, LinkSpec
 
-MAX_FILE_BYTES = 1 << 20
-MAX_DEVICES = 1000
+MAX_FILE_BYTES = 1 << 20  # a kilobyte for each of the most devices
+MAX_DEVICES = 1000  # a search over more would take too long to be of use
 _SLOWEST, _FASTEST = 1e-6, 1e6  # speeds anybody can mean; beyond, times are no longer numbers
-_MOST_THREADS = 100_000
-_LONGEST_DELAY_S = 3600.0
+_MOST_THREADS = 100_000  # of one device: no machine has as many
+_LONGEST_DELAY_S = 3600.0  # of a link: an hour, beyond any network
 
 
 def read_fleet(path: Path) -> Fleet:

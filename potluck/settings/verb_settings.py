@@ -12,94 +12,19 @@ from ipaddress import IPv4Network
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
-from potluck import units
 from potluck.advice import did_you_mean
 from potluck.errors import InputError
-from potluck.settings.address import plain_network, split_address
-from potluck.types import DeviceSpec
+from potluck.settings import readers
+from potluck.settings.address import ANY_PORT, Ports
 
 DEFAULT_FILE = Path("potluck.toml")
 PREFIX = "POTLUCK_"
+# A device is heard twice a second: in less than a second, one late sign of life would be a loss. After 12 s it takes
+# the coordinator for gone, and looks for it.
+SILENCE_S = (1.0, 12.0)
 NOT_SETTINGS = ("CONFIG", "DEBUG", "EXTENSIONS")  # variables of ours that no file may hold
 
 S = TypeVar("S", bound="Settings")
-
-
-def _text(value: object) -> str:
-    if isinstance(value, bool) or not isinstance(value, str | int | float):
-        raise InputError(f"{value!r} is a {_kind(value)}; give a text")
-    return str(value)
-
-
-def _texts(value: object) -> str:
-    """A list in TOML is what commas are on the command line."""
-    return ",".join(_text(item) for item in value) if isinstance(value, list) else _text(value)
-
-
-def _truth(value: object) -> bool:
-    words = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}
-    if isinstance(value, bool):
-        return value
-    if isinstance(value, str) and value.lower() in words:
-        return words[value.lower()]
-    raise InputError(f"{value!r} is neither true nor false; give one of them")
-
-
-def _whole(least: int) -> Callable[[object], int]:
-    def read(value: object) -> int:
-        number = int(value) if isinstance(value, str) and value.isdecimal() else value
-        if isinstance(number, bool) or not isinstance(number, int) or number < least:
-            raise InputError(f"{value!r} does not do; give a whole number, at least {least}")
-        return number
-
-    return read
-
-
-def _one_of(*choices: str) -> Callable[[object], str]:
-    def read(value: object) -> str:
-        if value not in choices:
-            raise InputError(f"{value!r} is not known; {did_you_mean(str(value), sorted(choices))}")
-        return str(value)
-
-    return read
-
-
-def _path(value: object) -> Path:
-    return Path(_text(value)).expanduser()
-
-
-def _speeds(value: object) -> tuple[tuple[str, float], ...]:
-    if isinstance(value, dict):  # local = {desk = 1, pi = 0.25}
-        value = [f"{name}={_text(speed)}" for name, speed in value.items()]
-    found = units.speeds(_texts(value))
-    for name, _ in found:
-        _device_name(name)
-    return found
-
-
-def _device_name(value: object) -> str:
-    return DeviceSpec(name=_text(value)).name  # which refuses what cannot be a name
-
-
-def _sizes(value: object) -> tuple[int, ...]:
-    return tuple(units.size_bytes(item.strip()) for item in _texts(value).split(","))
-
-
-def _named_paths(value: object) -> tuple[str, ...]:
-    """NAME=PATH, several in a list."""
-    return tuple(_text(item) for item in value) if isinstance(value, list | tuple) else (_text(value),)
-
-
-def _one_speed(value: object) -> float:
-    found = units.speeds(_text(value))
-    if len(found) > 1:
-        raise InputError(f"{value!r} names several; give one speed, like 0.5")
-    return found[0][1]
-
-
-def _listen(value: object) -> str:
-    host, port = split_address(_text(value), port_needed=False)
-    return f"{host}:{port}"
 
 
 class Settings:
@@ -127,7 +52,14 @@ class TrainSettings(Settings):
     devices: int = 0
     no_local: bool = False
     plain_network: IPv4Network | None = None
+    link_ports: Ports = ANY_PORT
     timeout: float = 300.0  # seconds
+    silence: float = 2.7  # seconds
+    return_seconds: float = 30.0
+    between_losses: float = 150.0  # seconds
+    copy_part: float = 0.1  # of a link
+    checkpoint_seconds: float = 120.0
+    replan_gain: float = 0.05  # of a round
     profile_seconds: float = 15.0
     profile_dir: Path | None = None
     plan_seconds: float = 2.0
@@ -139,26 +71,33 @@ class TrainSettings(Settings):
 
     TABLE: ClassVar[str] = "train"
     READERS: ClassVar[dict[str, Callable[[object], Any]]] = {
-        "local": _speeds,
-        "bandwidth": lambda value: units.rate_bytes_s(_text(value)),
-        "memory": _sizes,
-        "threads": _whole(1),
-        "plan": _path,
-        "run_dir": _path,
-        "carrier": _one_of("zmq", "gloo"),
-        "listen": _listen,
-        "devices": _whole(0),
-        "no_local": _truth,
-        "plain_network": lambda value: plain_network(_text(value)),
-        "timeout": lambda value: units.duration_s(_text(value)),
-        "profile_seconds": lambda value: units.duration_s(_text(value)),
-        "profile_dir": _path,
-        "plan_seconds": lambda value: units.duration_s(_text(value)),
-        "tries": _whole(0),
-        "chaos": _path,
-        "sync": _text,
-        "data": _named_paths,
-        "json": _truth,
+        "local": readers.named_speeds,
+        "bandwidth": readers.rate_bytes_s,
+        "memory": readers.sizes,
+        "threads": readers.whole(1),
+        "plan": readers.path,
+        "run_dir": readers.path,
+        "carrier": readers.one_of("zmq", "gloo"),
+        "listen": readers.listen,
+        "devices": readers.whole(0),
+        "no_local": readers.truth,
+        "plain_network": readers.network,
+        "link_ports": readers.ports,
+        "timeout": readers.duration_s,
+        "silence": readers.seconds_between(*SILENCE_S),
+        "return_seconds": readers.duration_s,
+        "between_losses": readers.duration_s,
+        "copy_part": readers.part,
+        "checkpoint_seconds": readers.duration_s,
+        "replan_gain": readers.part,
+        "profile_seconds": readers.duration_s,
+        "profile_dir": readers.path,
+        "plan_seconds": readers.duration_s,
+        "tries": readers.whole(0),
+        "chaos": readers.path,
+        "sync": readers.text,
+        "data": readers.named_paths,
+        "json": readers.truth,
     }
 
     def __post_init__(self) -> None:
@@ -174,9 +113,17 @@ class TrainSettings(Settings):
             raise InputError("--no-local leaves nobody to train; say with --devices how many join from elsewhere")
         if self.listen is not None and not self.devices:
             raise InputError("--listen: nobody is expected; say with --devices how many devices will join")
+        if self.link_ports != ANY_PORT and self.carrier != "zmq":
+            raise InputError("--link-ports: gloo chooses its ports itself; leave it out, or use --carrier zmq")
         count = len(self.local or ("own",))
         if len(self.memory) not in (1, count):
             raise InputError(f"--memory: {len(self.memory)} sizes for {count} local devices; give one, or one for each")
+
+
+_OF_TRAINING = (  # what says nothing to a verb that only measures
+    "plan", "run_dir", "plan_seconds", "tries", "chaos", "sync", "data", "silence", "return_seconds", "between_losses",
+    "copy_part", "checkpoint_seconds", "replan_gain",
+)  # fmt: skip
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -189,14 +136,10 @@ class ProfileSettings(TrainSettings):
 
     TABLE: ClassVar[str] = "profile"
     READERS: ClassVar[dict[str, Callable[[object], Any]]] = {
-        **{
-            k: reader
-            for k, reader in TrainSettings.READERS.items()
-            if k not in ("plan", "run_dir", "plan_seconds", "tries", "chaos", "sync", "data")
-        },
-        "save": _path,
-        "load": _path,
-        "fresh": _truth,
+        **{k: reader for k, reader in TrainSettings.READERS.items() if k not in _OF_TRAINING},
+        "save": readers.path,
+        "load": readers.path,
+        "fresh": readers.truth,
     }
 
     def __post_init__(self) -> None:
@@ -217,10 +160,10 @@ class PlanSettings(ProfileSettings):
     TABLE: ClassVar[str] = "plan"
     READERS: ClassVar[dict[str, Callable[[object], Any]]] = {
         **{key: reader for key, reader in ProfileSettings.READERS.items() if key != "save"},
-        "fleet": _path,
-        "planner": _text,
-        "plan_seconds": lambda value: units.duration_s(_text(value)),
-        "out": _path,
+        "fleet": readers.path,
+        "planner": readers.text,
+        "plan_seconds": readers.duration_s,
+        "out": readers.path,
     }
 
     def __post_init__(self) -> None:
@@ -241,21 +184,23 @@ class JoinSettings(Settings):
     speed: float = 1.0
     memory: int = 0  # bytes; 0: not limited
     hold: float = 300.0  # seconds
+    link_ports: Ports = ANY_PORT
     chaos: bool = False
     data: tuple[str, ...] = ()  # NAME=PATH
     plain_network: IPv4Network | None = None
 
     TABLE: ClassVar[str] = "join"
     READERS: ClassVar[dict[str, Callable[[object], Any]]] = {
-        "name": _device_name,
-        "device": _one_of("cpu", "cuda", "mps"),
-        "threads": _whole(1),
-        "speed": _one_speed,
-        "memory": lambda value: units.size_bytes(_text(value)),
-        "hold": lambda value: units.duration_s(_text(value)),
-        "chaos": _truth,
-        "data": _named_paths,
-        "plain_network": lambda value: plain_network(_text(value)),
+        "name": readers.device_name,
+        "device": readers.one_of("cpu", "cuda", "mps"),
+        "threads": readers.whole(1),
+        "speed": readers.one_speed,
+        "memory": readers.size_bytes,
+        "hold": readers.duration_s,
+        "link_ports": readers.ports,
+        "chaos": readers.truth,
+        "data": readers.named_paths,
+        "plain_network": readers.network,
     }
 
 
@@ -328,8 +273,3 @@ def _parse(file: Path) -> dict[str, Any]:
         raise InputError(f"{file}: cannot be read ({error.strerror}); give the path of a TOML file") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise InputError(f"{file}: not TOML ({error}); write keys as in docs/configuration.md") from None
-
-
-def _kind(value: object) -> str:
-    names = {bool: "truth value", list: "list", dict: "table"}
-    return names.get(type(value), type(value).__name__)

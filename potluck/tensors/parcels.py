@@ -18,7 +18,7 @@ from potluck.errors import LinkError
 from potluck.types import ITEM_BYTES
 from potluck.wire.link import Buffer
 
-_MOST_AXES = 64
+_MOST_AXES = 64  # of a tensor: torch has no more
 
 
 class _Head(msgspec.Struct, frozen=True, array_like=True):

@@ -15,8 +15,8 @@ from potluck.tensors.parcels import pack, unpack
 from potluck.types import Held
 from potluck.wire.link import Buffer, Link, Tag
 
-_CHUNK_BYTES = 4 * 2**20  # of tensors that are copied at a time
-_PIECE_BYTES = 4 * 2**20
+_CHUNK_BYTES = 4 * 2**20  # of tensors that are copied at a time: so much more memory a copy takes
+_PIECE_BYTES = 4 * 2**20  # of a message: its cost is little against its bytes, and others get in between
 _MOST_BYTES = 64 * 2**30  # of one chunk: a tensor that is larger does not fit a device
 _SMALL_PIECE_BYTES = 512 * 1024  # where what trains goes first
 _PIECE_S = 0.25  # of a copy at its pace: a message costs half a millisecond of CPU time, whatever its size

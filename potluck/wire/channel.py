@@ -19,16 +19,16 @@ In = TypeVar("In")
 R = TypeVar("R")
 
 PATIENT_S = 12.0  # while it starts, reads a program or measures: on a twelfth of a core that holds the lock for long
-SILENCE_S = 3.0  # of one that was not let in yet
-PING_S = 0.5
-PINGS_PER_SILENCE = 6  # at least
-LOOKS_PER_PING = 4
-MAX_MESSAGE_BYTES = 16 * 2**20
-MAX_PENDING_BYTES = 64 * 2**20  # queued for a side that reads too slowly
-MAX_STRANGERS = 1024  # connected and not yet accepted
+SILENCE_S = 3.0  # of one that was not let in yet: it has said nothing that is worth waiting for
+PING_S = 0.5  # between two pings: with it, silence of less than 3 s is told from a late answer
+PINGS_PER_SILENCE = 6  # at least: one that is late or lost is no silence
+LOOKS_PER_PING = 4  # at the clock: silence is noticed an eighth of a second late at most
+MAX_MESSAGE_BYTES = 16 * 2**20  # a plan or a profile of many blocks is far below, and no memory is at risk
+MAX_PENDING_BYTES = 64 * 2**20  # queued for a side that reads too slowly: four of the largest messages
+MAX_STRANGERS = 1024  # connected and not yet accepted: as many as the largest fleet
 STRANGER_MESSAGES = 16  # that one who is not yet accepted may send: a greeting is enough,
 STRANGER_BYTES = 256 * 1024  # and short
-CLOSE_S = 1.0
+CLOSE_S = 1.0  # for the other side to take leave: whoever is there answers at once
 _GOODBYE = "the other side closed"
 SILENT = "nothing was heard"
 

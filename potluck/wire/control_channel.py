@@ -40,8 +40,8 @@ In = TypeVar("In")
 Out = TypeVar("Out")
 
 CONTROL_PATH = "/control"
-RETRY_S = 0.1
-KNOCK_S = 20.0  # for one try
+RETRY_S = 0.1  # between two tries: nobody waits longer than they must, and a busy port is not flooded
+KNOCK_S = 20.0  # for one try: a connection that is lost on the way is tried anew
 SERVER_PEER_ID = 0  # of the only peer that a client has
 
 # aiohttp would show a traceback for every scanner that speaks something else than HTTP.

@@ -9,8 +9,8 @@ import msgspec
 
 from potluck.wire.link import Buffer, Tag
 
-PROTOCOL_VERSION = 1
-MAX_HEADER_BYTES = 64 * 1024
+PROTOCOL_VERSION = 1  # one more whenever a header of before cannot be read any more
+MAX_HEADER_BYTES = 64 * 1024  # a header has some hundred: what is longer is none
 
 
 class MessageHeader(msgspec.Struct, frozen=True, array_like=True, tag="message"):

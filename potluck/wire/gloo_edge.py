@@ -32,9 +32,9 @@ from potluck.wire.mailbox import Mailbox
 from potluck.wire.pacing import Pacer
 
 FIRST_BYTES = 512  # every frame begins with a tensor of this size: length, then as much of the header as fits
-LENGTH_BYTES = 4
-MEETING_POLL_S = 0.01
-CONNECT_S = 10.0
+LENGTH_BYTES = 4  # of the length itself: a header is far below 4 GiB
+MEETING_POLL_S = 0.01  # between two looks whether the other side is there
+CONNECT_S = 10.0  # for two that were told of each other at the same moment
 FOREVER = timedelta(days=365)  # a wait that ends takes the whole group with it; deadlines are the mailbox's
 TAG_NEVER = 9  # nothing is ever sent with it; frames have their sender's rank as tag
 

@@ -10,6 +10,7 @@ import msgspec
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
+# Under way to one peer, unless a plan says what it needs: half a second of a line of 1 Gbit/s.
 DEFAULT_WINDOW_BYTES = 64 * 2**20
 
 

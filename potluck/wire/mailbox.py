@@ -27,8 +27,8 @@ _ANYTHING = _Anything.ANYTHING
 
 # What is kept of a term not yet adopted, of all peers together: anybody can send it.
 MAX_EARLY_PEERS = 1024
-MAX_EARLY_MESSAGES = 4096
-MAX_EARLY_WINDOWS = 8
+MAX_EARLY_MESSAGES = 4096  # many times what devices send before a term begins
+MAX_EARLY_WINDOWS = 8  # of memory for them: inputs of the first rounds fit
 
 # Part of the usual window that is consumed before the sender is told: a credit costs both sides as much as a small
 # message. Both ends of a link have the same usual window, so they agree.

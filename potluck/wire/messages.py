@@ -7,7 +7,7 @@ import msgspec
 from potluck.job.optimizers import Optimizer
 from potluck.types import CopyLine, DeviceProfile, DeviceSpec, Held, IdleReason, Move, Pace, Plan, Timing
 
-PROTOCOL = 12
+PROTOCOL = 12  # one more whenever a message changes: both sides must speak the same
 PROOF_VARIABLE = "_POTLUCK_PROOF"  # of the environment of a device that the coordinator starts itself; not a setting
 
 

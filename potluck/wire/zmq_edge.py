@@ -13,7 +13,7 @@ from potluck.wire.frames import PROTOCOL_VERSION, MessageHeader, encode_header
 from potluck.wire.link import Tag
 from potluck.wire.trust import SocketOption
 
-MAX_FRAME_BYTES = 4 * 2**30
+MAX_FRAME_BYTES = 4 * 2**30  # a tensor is sent in one frame: larger ones do not fit a device that potluck is for
 
 
 class ZmqEdge:

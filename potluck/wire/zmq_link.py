@@ -15,6 +15,7 @@ import zmq
 
 from potluck.errors import InputError, LinkError
 from potluck.memory_limit import beyond_limit, start
+from potluck.settings.address import HERE, LinkAddress
 from potluck.wire.frames import (
     PROTOCOL_VERSION,
     CreditHeader,
@@ -29,8 +30,9 @@ from potluck.wire.pacing import Pacer
 from potluck.wire.trust import ON_THIS_MACHINE, Trust
 from potluck.wire.zmq_edge import MAX_FRAME_BYTES, ZmqEdge
 
+# ZeroMQ reads up to 8 KiB into a buffer that parts share; larger ones have memory of their own.
 SMALL_PART_BYTES = 16 * 1024
-BATCH = 64  # messages read before the thread looks after its other duties
+BATCH = 64  # messages read before the thread looks after its other duties: sending waits no longer than for these
 
 # On a slow line a heartbeat waits behind seconds of gradients; that a device is gone, the control channel says sooner.
 SILENCE_S = 8.0
@@ -77,7 +79,7 @@ class ZmqLink:
     def __init__(
         self,
         name: str,
-        bind: str = "127.0.0.1",
+        bind: LinkAddress = HERE,
         window_bytes: int = DEFAULT_WINDOW_BYTES,
         bandwidth_bytes_s: float | None = None,
         silence_s: float = SILENCE_S,
@@ -175,7 +177,7 @@ class ZmqLink:
         with contextlib.suppress(OSError):  # full: the thread is about to wake; closed: nothing left to wake
             self._wake_send.send(b"\0")
 
-    def _bind(self, bind: str) -> str:
+    def _bind(self, bind: LinkAddress) -> str:
         self._router.setsockopt(zmq.LINGER, 0)
         self._router.setsockopt(zmq.SNDHWM, 0)
         self._router.setsockopt(zmq.RCVHWM, 0)
@@ -184,11 +186,23 @@ class ZmqLink:
         for option, value in self._trust.link_options(None):
             self._router.setsockopt(option, value)
         try:
-            self._router.bind(f"tcp://{bind}:*")
-        except zmq.ZMQError as error:
+            self._listen(bind)
+        except InputError:
             self._context.destroy(linger=0)
-            raise InputError(f"cannot listen on {bind} ({error}); give an address of this machine") from error
+            raise
         return self._router.getsockopt_string(zmq.LAST_ENDPOINT)
+
+    def _listen(self, bind: LinkAddress) -> None:
+        """On the first port that is free; 0 is any."""
+        for port in range(bind.ports.first, bind.ports.last + 1):
+            try:
+                self._router.bind(f"tcp://{bind.host}:{port or '*'}")
+                return
+            except zmq.ZMQError as error:
+                if error.errno != zmq.EADDRINUSE:
+                    why = f"cannot listen on {bind.host} ({error}); give an address of this machine"
+                    raise InputError(why) from error
+        raise InputError(f"--link-ports {bind.ports}: none of them is free on {bind.host}; give more of them")
 
     # --- the I/O thread
 

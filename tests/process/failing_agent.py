@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 
 from potluck.device.process import run_agent
+from potluck.settings.address import HERE
 from potluck.types import DeviceSpec
 
 
@@ -24,7 +25,7 @@ def main(name: str, count: str, marker: str, address: str, device: str) -> int:
             Path(marker).write_text(name)
             os.kill(os.getpid(), signal.SIGKILL)
 
-    return run_agent(address, DeviceSpec(name=device), "127.0.0.1", failpoint=failpoint)
+    return run_agent(address, DeviceSpec(name=device), HERE, failpoint=failpoint)
 
 
 if __name__ == "__main__":

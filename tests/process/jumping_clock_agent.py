@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 
 from potluck.device.process import run_agent
+from potluck.settings.address import HERE
 from potluck.types import DeviceSpec
 
 JUMP_S = 300.0
@@ -25,7 +26,7 @@ def jumping() -> float:
 def main(marker: str, address: str, device: str) -> int:
     time.time = jumping
     Path(marker).write_text("jumps")
-    return run_agent(address, DeviceSpec(name=device), "127.0.0.1")
+    return run_agent(address, DeviceSpec(name=device), HERE)
 
 
 if __name__ == "__main__":

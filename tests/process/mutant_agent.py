@@ -12,6 +12,7 @@ from typing import Any
 from potluck.compute.runner import StageRunner
 from potluck.compute.stage_optimizer import StageOptimizer
 from potluck.device.process import run_agent
+from potluck.settings.address import HERE
 from potluck.types import DeviceSpec
 from potluck.wire.mailbox import Mailbox
 
@@ -99,4 +100,4 @@ MUTANTS = {
 
 if __name__ == "__main__":
     MUTANTS[sys.argv[1]]()
-    raise SystemExit(run_agent(sys.argv[2], DeviceSpec(name=sys.argv[3]), "127.0.0.1"))
+    raise SystemExit(run_agent(sys.argv[2], DeviceSpec(name=sys.argv[3]), HERE))

@@ -16,6 +16,7 @@ from zmq.utils.monitor import recv_monitor_message
 from potluck.coordinator.fleet.live_fleet import LiveFleet
 from potluck.coordinator.options import Options
 from potluck.errors import DeviceError, InputError, PeerLost
+from potluck.settings.address import HERE
 from potluck.types import DeviceSpec, Fleet
 from potluck.wire.carriers import open_link
 from potluck.wire.control_channel import ControlClient, ControlServer
@@ -66,7 +67,7 @@ def serving(trust: Trust) -> Iterator[ControlServer[str, str]]:
 
 @contextlib.contextmanager
 def opened(carrier: str, trusts: dict[str, Trust]) -> Iterator[list[Link]]:
-    links = [open_link(carrier, name, "127.0.0.1", trust) for name, trust in trusts.items()]
+    links = [open_link(carrier, name, HERE, trust) for name, trust in trusts.items()]
     try:
         for name, link in zip(trusts, links, strict=True):
             link.adopt(1, {o: other.address for o, other in zip(trusts, links, strict=True) if o != name})
@@ -132,7 +133,7 @@ def test_a_gloo_link_meets_nobody_who_is_not_admitted() -> None:
 
 def test_gloo_takes_no_keys() -> None:
     with pytest.raises(InputError, match=r"gloo cannot be encrypted"):
-        open_link("gloo", "a", "127.0.0.1", Keys())
+        open_link("gloo", "a", HERE, Keys())
 
 
 def test_with_other_keys_links_talk_to_their_own_and_to_nobody_else() -> None:

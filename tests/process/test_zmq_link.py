@@ -12,6 +12,7 @@ import pytest
 import zmq
 
 from potluck.errors import InputError, PeerLost
+from potluck.settings.address import LinkAddress
 from potluck.wire.frames import PROTOCOL_VERSION, CreditHeader, MessageHeader, encode_header
 from potluck.wire.link import Tag
 from potluck.wire.zmq_link import ZmqLink
@@ -110,7 +111,7 @@ def test_a_small_message_on_an_idle_link_is_quick(links: tuple[ZmqLink, ZmqLink]
 
 def test_an_address_of_another_machine_cannot_be_bound() -> None:
     with pytest.raises(InputError, match=r"cannot listen on 192\.0\.2\.1"):
-        ZmqLink("a", bind="192.0.2.1")
+        ZmqLink("a", bind=LinkAddress("192.0.2.1"))
 
 
 def test_the_link_needs_no_torch() -> None:

@@ -14,8 +14,8 @@ from potluck.metrics.run_view import RunView, evaluation_text
 from potluck.types import RoundRecord
 from potluck.units import duration_text
 
-EVERY_S = 2.0
-PAST_MESSAGES = 3  # of what happened before anybody looked
+EVERY_S = 2.0  # between two lines about rounds: as fast as they can be read
+PAST_MESSAGES = 3  # of what happened before anybody looked: enough to see why, without filling the screen
 
 
 class LineDisplay:

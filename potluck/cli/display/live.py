@@ -21,9 +21,9 @@ from potluck.metrics.records import Record, RunEnded
 from potluck.metrics.run_view import RunView, evaluation_text, sparkline
 from potluck.units import duration_text
 
-REFRESHES_PER_S = 8
+REFRESHES_PER_S = 8  # smooth to the eye, and drawing takes next to nothing of a core
 WIDEST = 110  # columns; a wider picture is harder to read, not easier
-SHOWN_MESSAGES = 3
+SHOWN_MESSAGES = 3  # the newest, so that lanes have the rest of a small terminal
 
 
 class LiveDisplay:

@@ -12,9 +12,9 @@ from potluck.simulate.outlook import DeviceRun, Outlook
 from potluck.types import ModelFacts, Plan
 from potluck.units import factor_text, milliseconds, size_text
 
-_BAR = 12
+_BAR = 12  # characters: a difference of a tenth is seen
 _LABEL, _SHORTEST_LABEL = 26, 8
-_WIDEST = 120
+_WIDEST = 120  # columns; a wider table is harder to read, not easier
 _MARGIN = 12  # where the text after a word like "bottleneck" begins
 
 

@@ -8,7 +8,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 
-EVERY_S = 2.0
+EVERY_S = 2.0  # between two signs of life: nobody thinks that it hangs
 
 
 @contextlib.contextmanager

@@ -23,7 +23,7 @@ from potluck.errors import DeviceError, PotluckError
 from potluck.metrics.records import Record
 from potluck.settings.own_command import command
 
-_EVERY_S = 0.2
+_EVERY_S = 0.2  # between two looks at the records: soon enough for who watches, and nothing for the disk
 
 
 def attach(run: Path | None) -> int:

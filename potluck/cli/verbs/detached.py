@@ -28,9 +28,9 @@ from potluck.settings.own_command import command
 from potluck.settings.verb_settings import TrainSettings
 from potluck.units import duration_text
 
-_BEGIN_S = 900.0  # in which a job is read and its model traced
-_END_S = 20.0  # that a process gets to end before it has begun
-_EVERY_S = 0.1
+_BEGIN_S = 900.0  # in which a job is read and its model traced: minutes for a large one, and no more than patience
+_END_S = 20.0  # that a process gets to end before it has begun: its devices get 5 s of them
+_EVERY_S = 0.1  # between two looks at a process that starts
 _QUIET_S = 2.0  # if the input is wrong, the only line is the one that says so
 
 

@@ -12,7 +12,7 @@ from typing import cast
 
 from potluck.cli.failures import complain, traceback_kept
 from potluck.commands.here import cores
-from potluck.settings.address import check_reachable, split_address
+from potluck.settings.address import LinkAddress, check_reachable, split_address
 from potluck.settings.local_address import address_towards, resolve
 from potluck.settings.verb_settings import JoinSettings
 from potluck.types import COORDINATOR, LONGEST_NAME, DeviceKind, DeviceSpec
@@ -46,7 +46,8 @@ def join(address: str, settings: JoinSettings) -> int:
     with traceback_kept():
         hold_s = 0.0 if own else settings.hold  # our own end with the coordinator
         return run_agent(
-            f"{there}:{port}", spec, str(here), complain, hold_s, chaos=own or settings.chaos, data=data,
+            f"{there}:{port}", spec, LinkAddress(str(here), settings.link_ports),
+            complain, hold_s, chaos=own or settings.chaos, data=data,
             insists=settings.name is not None, trust=PlainTrust.on(settings.plain_network),
         )  # fmt: skip
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from potluck.cli.display.measuring import MeasureDisplay, measure_display
 from potluck.cli.stopping import Stopping
 from potluck.cli.verbs.train import invitation
-from potluck.commands.here import listen_address, local_fleet
+from potluck.commands.here import listen_address, local_fleet, tell_local_devices
 from potluck.errors import InputError
 from potluck.job.job import Job, load_job
 from potluck.profile.store import Store, default_dir, load
@@ -88,13 +88,12 @@ def _measure(
     from potluck.coordinator.fleet.live_fleet import LiveFleet
     from potluck.coordinator.options import Options
 
-    if settings.plain_network is not None:
-        # The devices started here listen on this network too; their command line does not say so.
-        os.environ["POTLUCK_PLAIN_NETWORK"] = str(settings.plain_network)
+    tell_local_devices(settings)
     store = Store(settings.profile_dir or default_dir(os.environ), display.note)
     options = Options(
-        carrier=settings.carrier, listen=listen, trust=PlainTrust.on(settings.plain_network),
-        joined=settings.devices, join_timeout_s=settings.timeout, timeout_s=settings.timeout,
+        carrier=settings.carrier, listen=listen, link_ports=settings.link_ports,
+        trust=PlainTrust.on(settings.plain_network), joined=settings.devices,
+        join_timeout_s=settings.timeout, timeout_s=settings.timeout,
         progress=display.note, listening=invitation(settings, display.note),
     )  # fmt: skip
     choices = MeasuringTime(

@@ -16,7 +16,7 @@ from potluck.settings.verb_settings import ProfileSettings
 from potluck.types import DeviceProfile, LinkProfile, ModelFacts, Profile
 from potluck.units import size_text
 
-_MANY_BLOCKS = 60
+_MANY_BLOCKS = 60  # lines of a table: of more blocks the first and last half of so many are shown
 
 
 def profile(job_file: str, settings: ProfileSettings) -> int:

@@ -19,7 +19,7 @@ from potluck.metrics.records import EvaluationRecord
 from potluck.metrics.run_view import evaluation_text
 from potluck.units import duration_text
 
-SHOWN_INCIDENTS = 4
+SHOWN_INCIDENTS = 4  # the newest: with what goes before they fit on one screen
 _WORDS: dict[State, str] = {
     "starting": "starting",
     "running": "running",

@@ -24,7 +24,7 @@ from potluck.errors import InputError, PotluckError
 from potluck.settings.own_command import command
 from potluck.units import duration_s, duration_text
 
-_EVERY_S = 0.2
+_EVERY_S = 0.2  # between two looks whether it is over
 
 
 def stop(run: Path | None, *, now: bool, timeout: str) -> int:

@@ -8,14 +8,22 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 import msgspec
 
 from potluck.cli.display.device_lines import device_lines, parts_of
 from potluck.cli.session import emit, failures_as_json, terminal
-from potluck.commands.here import RUNS, check_run_dir, crowding, listen_address, local_fleet, newest_run
+from potluck.commands.here import (
+    RUNS,
+    check_run_dir,
+    crowding,
+    listen_address,
+    local_fleet,
+    newest_run,
+    tell_local_devices,
+)
 from potluck.control.fault_script import Fault, check_devices, read_script
 from potluck.errors import InputError
 from potluck.job.job import Job, load_job
@@ -23,6 +31,7 @@ from potluck.metrics.records import RECORDS, EvaluationRecord, RunEnded, read
 from potluck.metrics.run_view import evaluation_text
 from potluck.plan.validate import read_plan
 from potluck.profile.store import default_dir
+from potluck.recover.copies import CopyRules
 from potluck.settings.own_command import command
 from potluck.settings.verb_settings import TrainSettings
 from potluck.types import Fleet, Plan
@@ -75,9 +84,7 @@ def train(job_file: str, settings: TrainSettings, *, resume: bool) -> int:
     """Trains the job of a file and reports; returns the exit code."""
     with failures_as_json(settings.json):
         fleet, listen, plan, run_dir, chaos = check(settings, resume=resume)
-    if settings.plain_network is not None:
-        # The devices started here listen on this network too; their command line does not say so.
-        os.environ["POTLUCK_PLAIN_NETWORK"] = str(settings.plain_network)
+    tell_local_devices(settings)
     started = time.monotonic()
     with terminal(f"potluck train {job_file}", f"reading {job_file}", as_json=settings.json) as it:
         job = load_job(job_file)
@@ -93,6 +100,7 @@ def train(job_file: str, settings: TrainSettings, *, resume: bool) -> int:
             profile_s=settings.profile_seconds, plan_s=settings.plan_seconds, tries=settings.tries,
             profile_dir=settings.profile_dir or default_dir(os.environ),
             listening=invitation(settings, it.display.announce, owned_data(job)), chaos=chaos,
+            **lasting(settings),
         )  # fmt: skip
         if settings.sync is not None:
             from potluck.paramserver.policy_choice import choose
@@ -101,6 +109,18 @@ def train(job_file: str, settings: TrainSettings, *, resume: bool) -> int:
         result = train_job(job, fleet, options)
     report(result, time.monotonic() - started, as_json=settings.json, crowded=crowding(fleet))
     return 0
+
+
+def lasting(settings: TrainSettings) -> dict[str, Any]:
+    """What settings say about devices that fall silent, are lost, come back or slow down, as `Options` has it."""
+    return {
+        "silence_s": settings.silence,
+        "return_s": settings.return_seconds,
+        "checkpoint_s": settings.checkpoint_seconds,
+        "replan_gain": settings.replan_gain,
+        "link_ports": settings.link_ports,
+        "copies": CopyRules(settings.between_losses, settings.copy_part),
+    }
 
 
 def report(

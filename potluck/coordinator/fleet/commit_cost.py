@@ -14,7 +14,7 @@ from typing import IO
 from potluck.coordinator.fleet.roster import Roster
 from potluck.wire.messages import Echo
 
-_ECHOES = 8
+_ECHOES = 8  # of which the median counts: a disturbed one does no harm, and all together are over in a moment
 
 
 def commit_seconds(roster: Roster, devices: Iterable[str], folder: Path | None, timeout_s: float) -> float:

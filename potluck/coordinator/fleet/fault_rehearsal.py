@@ -14,7 +14,7 @@ from potluck.units import size_text
 from potluck.wire.messages import Misbehave
 
 REPORT = "chaos.md"
-_LATEST_S = 30.0  # after which an incident is not the fault's any more
+_LATEST_S = 30.0  # after which an incident is not the fault's any more: silence and a recovery take less
 
 
 class FaultRehearsal:

@@ -41,11 +41,12 @@ from potluck.wire.messages import (
     Probed,
 )
 
+# Of samples to measure with: more says nothing more, and a slow link carries so much in seconds.
 _SAMPLE_BYTES = 8 * 2**20
 _AGAIN_PART, _AGAIN_LEAST_S = 0.1, 0.3  # of the budget, to see whether a profile from before still holds
 _AGAIN_TIMES = 3  # where the first time disagrees: a device that was busy for a moment has not changed
-_LINKS_AGAIN_PART = 0.2  # of the budget for links, to see whether they still carry as much
-_LINKS_AGAIN_TIMES = 2
+_LINKS_AGAIN_PART = 0.2  # of the budget for links, to see whether they still carry as much: a look, and no measurement
+_LINKS_AGAIN_TIMES = 2  # both must disagree: somebody who used the network for a moment has not changed it
 _CAUSE_S = PATIENT_S + 1.0  # in which a device that does not answer another is noticed by its own connection
 
 

@@ -10,13 +10,13 @@ from typing import NamedTuple
 from potluck.coordinator.fleet.local_devices import LocalAgents
 from potluck.coordinator.fleet.roster import Roster
 from potluck.coordinator.options import Options
+from potluck.settings.address import LinkAddress
 from potluck.types import COORDINATOR, Fleet
 from potluck.wire.carriers import open_link
 from potluck.wire.control_channel import ControlServer
 from potluck.wire.messages import FINISHED, FromAgent, FromCoordinator, Stop, Welcome
 
-_LOCAL_START_S = 120.0
-_RETURN_S = 30.0  # in which the devices of an interrupted run come back; they look twice a second
+_LOCAL_START_S = 120.0  # in which a process here starts, however little --timeout is: a card gives torch slowly
 
 
 class InterruptedRun(NamedTuple):
@@ -58,12 +58,14 @@ class LiveFleet:
             host, int(port), FromAgent, trust=options.trust
         )
         self._stack.callback(self.server.close)
-        self.link = open_link(options.carrier, COORDINATOR, host, options.trust, self._bandwidth)
+        self.link = open_link(
+            options.carrier, COORDINATOR, LinkAddress(host, options.link_ports), options.trust, self._bandwidth
+        )
         self._stack.callback(self.link.close)
         welcome = Welcome(
             name="", carrier=options.carrier, bandwidth_bytes_s=self._bandwidth, timeout_s=options.timeout_s
         )  # fmt: skip
-        self.roster = Roster(self.server, welcome, options.progress)
+        self.roster = Roster(self.server, welcome, options.progress, options.silence_s)
         self.agents = self._stack.enter_context(LocalAgents(local, self.server.address, options.data))
         self._stack.callback(lambda: None if self.holding else self.roster.broadcast(Stop(reason=self.farewell)))
         self.roster.proofs = self.agents.proofs
@@ -72,7 +74,7 @@ class LiveFleet:
         options.listening(self.server.address)
         back = self._back
         if back is not None and options.joined:
-            self.held = self.roster.gather_back(back.devices, back.run, _RETURN_S, options.progress)
+            self.held = self.roster.gather_back(back.devices, back.run, options.return_s, options.progress)
         if not self.held:
             self._gather()
             self.held = back is not None and any(h.holds == back.run for h in self.roster.hellos.values())
@@ -83,7 +85,7 @@ class LiveFleet:
         options, local = self._options, self._local
         self.roster.gather(
             len(local) + options.joined if options.joined else [d.name for d in local],
-            options.join_timeout_s if options.joined else _LOCAL_START_S,
+            options.join_timeout_s if options.joined else max(_LOCAL_START_S, options.join_timeout_s),
             options.progress,
         )
 

@@ -16,7 +16,7 @@ from potluck.datasets.own_data import for_device
 from potluck.types import DeviceSpec
 from potluck.wire.messages import PROOF_VARIABLE
 
-_GRACE_S = 5.0
+_GRACE_S = 5.0  # for a process to end by itself before it is killed: it says goodbye and closes its link
 _LAST_BYTES = 64 * 1024  # of a log, in which its last line is
 
 

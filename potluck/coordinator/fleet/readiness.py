@@ -10,7 +10,7 @@ from potluck.datasets.class_names import ClassNames
 from potluck.errors import DeviceLost, Overdue
 from potluck.wire.messages import Linked, Load, Loaded
 
-_LOOK_S = 0.2
+_LOOK_S = 0.2  # between two looks at the clock, while everybody is silent
 
 
 class FirstDevices:

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from potluck import __version__
 from potluck.control.naming import Caller, Known, name_for
-from potluck.control.suspicion import Suspicion
+from potluck.control.suspicion import PATIENCE_S, Suspicion
 from potluck.coordinator.fleet.awaiting import Awaiting
 from potluck.errors import CodecError, DeviceLost, InputError, Overdue, PotluckError
 from potluck.types import DeviceSpec
@@ -32,7 +32,7 @@ from potluck.wire.messages import (
     Welcome,
 )
 
-_POLL_S = 0.2
+_POLL_S = 0.2  # between two looks for Ctrl-C and for processes that have ended
 _TOLD_S = 1.0  # how often whoever waits for devices is told how it stands, if that has changed
 
 
@@ -40,10 +40,12 @@ class Roster:
     """The devices of a run, as the coordinator sees them."""
 
     def __init__(
-        self, server: ControlServer[FromAgent, FromCoordinator], welcome: Welcome, say: Callable[[str], None]
-    ) -> None:
-        """`welcome` is what devices are let in with, but for their names."""
-        self._server, self.welcome, self._say = server, welcome, say
+        self, server: ControlServer[FromAgent, FromCoordinator], welcome: Welcome, say: Callable[[str], None],
+        silence_s: float = PATIENCE_S,
+    ) -> None:  # fmt: skip
+        """`welcome` is what devices are let in with, but for their names; those that train are missed after
+        `silence_s` on a calm network."""
+        self._server, self.welcome, self._say, self._silence_s = server, welcome, say, silence_s
         self._numbers: dict[str, int] = {}
         self._machines: dict[str, str] = {}  # of everybody who was let in, by name
         self._names: dict[int, str] = {}
@@ -115,7 +117,7 @@ class Roster:
         for device in devices:
             if device not in self._watched:
                 self._watched.add(device)
-                self._server.watch(self._numbers[device], Suspicion())
+                self._server.watch(self._numbers[device], Suspicion(patience_s=self._silence_s))
 
     def release(self, device: str) -> None:
         """Lets a device go that has nothing to do any more."""

@@ -35,7 +35,6 @@ from potluck.units import milliseconds, size_text
 from potluck.wire.messages import Leaving, Linked, Measured
 
 _MEASURE_S = 5.0  # at most, that a newcomer measures the model
-_WORTH = 0.05  # of a round's time, at least: below, predictions cannot tell plans apart
 _SWITCH_S = 2.0  # what a change of plans costs beside what moves
 _FULL = 0.8  # of its memory that a plan gives a device: if it just ends then, that may be why
 _LESS = 0.9  # of what it had to hold then
@@ -53,6 +52,7 @@ class Replanner:
         self.find: Finder = find or self._elsewhere
         self._live, self._prepared, self._say = live, prepared, options.progress
         self._measure_s, self._plan_s = min(_MEASURE_S, options.profile_s), options.plan_s
+        self._worth = options.replan_gain
         self.profile = profile
         self._given = "the plan was given" if options.plan is not None else "no device was measured"
         self.force: Plan | None = None  # the plan in force
@@ -200,7 +200,7 @@ class Replanner:
         facts = self._prepared.facts
         now_s, then_s = (simulate(p, facts, self.profile).round_s for p in (self.force, plan))
         gain_s = now_s - then_s
-        if gain_s < _WORTH * now_s or gain_s * rounds_left < self._moving_s():
+        if gain_s < self._worth * now_s or gain_s * rounds_left < self._moving_s():
             why = not_worth_it(gain_s / now_s if now_s else 0.0)
             self.judged(self.force, {**dict.fromkeys(plan.devices, why), **self._judged[1]})
             return None

@@ -41,7 +41,6 @@ from potluck.wire.link import Tag
 from potluck.wire.messages import Begin, Committed, FromAgent, Ready, Stored, Verdict
 
 _FED_AHEAD_ALONE = 4  # rounds whose samples are on their way to a lone device, which never waits for us
-_SAVE_AT_LEAST_S = 120.0
 _GLANCE_S = 0.01
 _LOOK_S = 0.25  # how often, while something is awaited from a link, the control channel is looked at
 
@@ -76,7 +75,7 @@ class RoundLoop:
         self._begun: dict[int, tuple[FedRound, Begin]] = {}
         self._reports: dict[int, dict[str, Ready]] = {}
         first_s = time.monotonic() + self._run.first_copy_s
-        self._copying = Copying(term.plan, term.term, first_s=first_s, enabled=term.copies)
+        self._copying = Copying(term.plan, term.term, first_s=first_s, enabled=term.copies, rules=self._run.copy_rules)
         self.committed = term.first_round
         trainable = [x for x in term.layout.programs.train.sources if x.kind == "parameter" and x.trainable]
         self._parameters = [x.name for x in trainable]
@@ -175,7 +174,7 @@ class RoundLoop:
     def _save_after(self, round: int, due: bool) -> bool:
         """Whether a checkpoint follows this round: every so often, at the least, as an epoch may take days."""
         job = self._run.job
-        late = job.checkpoint_every is None and time.monotonic() - self._saved_s > _SAVE_AT_LEAST_S
+        late = job.checkpoint_every is None and time.monotonic() - self._saved_s > self._run.checkpoint_s
         save = due or late or self._due(round, job.checkpoint_every) or round + 1 == self._run.order.rounds
         if save:
             self._saved_s = time.monotonic()

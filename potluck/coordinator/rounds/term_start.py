@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from potluck.coordinator.contexts import TermContext
 from potluck.errors import LinkError
-from potluck.recover.copies import guardians, wards
+from potluck.recover.copies import guardians, unmeasured, wards
 from potluck.recover.placement import Restart
 from potluck.tensors.state_transfer import send_state
 from potluck.types import COORDINATOR
@@ -21,6 +21,7 @@ def start_term(term: TermContext, restart: Restart, devices: Sequence[str]) -> N
     peers = {d: run.roster.links[d] for d in sorted(devices)}
     guarded = guardians(plan) if term.copies else {}
     run.link.adopt(term.term, peers)
+    unknown = unmeasured(run.copy_rules)
     for device in peers:
         others = {d: a for d, a in peers.items() if d != device} | {COORDINATOR: run.link.address}
         run.roster.send(
@@ -30,7 +31,7 @@ def start_term(term: TermContext, restart: Restart, devices: Sequence[str]) -> N
                 moves=tuple(m for m in restart.moves if device in (m.source, m.target)), optimizer=run.optimizer,
                 seed=run.job.seed, clip_norm=run.job.clip_norm, own_commit=term.alone,
                 window_bytes=term.layout.window_bytes(), guardian=guarded.get(device),
-                copy_line=run.copy_lines.get((device, guarded[device])) if device in guarded else None,
+                copy_line=run.copy_lines.get((device, guarded[device]), unknown) if device in guarded else None,
                 wards=wards(plan, device) if term.copies else (),
             ),
         )  # fmt: skip

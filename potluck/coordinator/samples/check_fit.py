@@ -22,7 +22,7 @@ from potluck.model.modes import modes_kept
 from potluck.model.outputs import take_apart
 from potluck.model.user_functions import Field, call_function
 
-_ROWS = 2
+_ROWS = 2  # the fewest that have a mean and a variance
 _METRIC_ROWS = 32  # a metric may need several samples of several classes,
 _METRIC_BYTES = 64 * 2**20  # but not if their outputs are large
 _ONE_NUMBER = "return one number as a tensor, the mean over the samples"

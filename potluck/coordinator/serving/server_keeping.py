@@ -24,7 +24,7 @@ from potluck.tensors import checkpoint
 from potluck.tensors.model_state import ModelState
 
 SERVER = "server"  # folder of the snapshots, in a run's folder
-_ALL_ROUNDS = 2**62
+_ALL_ROUNDS = 2**62  # above any number of rounds: nothing seen before is left out
 
 _Tensors = Mapping[str, torch.Tensor]
 

@@ -39,7 +39,7 @@ from potluck.program.program import encode
 from potluck.tensors.model_state import buffer_names
 from potluck.wire.messages import FINISHED, SAVED, Leaving, Linked, Loaded, Met, Stop, Unreachable
 
-_LOOK_S = 0.2
+_LOOK_S = 0.2  # between two looks at the clock and for Ctrl-C
 
 
 def begun_before(path: Path) -> SyncAdopted | None:

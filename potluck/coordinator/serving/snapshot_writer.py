@@ -9,7 +9,7 @@ from collections.abc import Callable
 from potluck.errors import PotluckError
 from potluck.paramserver.server import ParameterServer
 
-_LOOK_S = 0.5
+_LOOK_S = 0.5  # between two looks whether a snapshot is wanted, or the run over
 _REST = 2.0  # times as long as saving took: whoever pushes shares the machine with it
 
 

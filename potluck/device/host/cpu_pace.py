@@ -14,7 +14,7 @@ from potluck.device.host.throttle import Throttle
 
 _FIRST, _FIRST_S = 3, 1.0  # windows to start from, and most seconds for them: slow emulated devices rest long
 _WINDOW_S = 0.1  # many periods of a quota
-_WINDOWS = 41
+_WINDOWS = 41  # that count, the newest, four seconds in all: what was long ago says nothing of now
 _PIECE_S = 0.01  # an emulated device rests after that long
 
 

@@ -17,9 +17,10 @@ from potluck.errors import InputError
 from potluck.memory_limit import limit_memory
 from potluck.types import DeviceKind, DeviceSpec
 
-_M_ARENA_MAX = -8
+_M_ARENA_MAX = -8  # of malloc.h
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # of malloc.h
 _FROM_SYSTEM_BYTES = 32 * 2**20  # from here on, memory comes from the system and goes back there
+# That the process keeps at the end of its heap: to give memory back and ask again costs a fault a page.
 _KEPT_BYTES = 512 * 2**20
 _CARD = re.compile("[0-9a-f]{2}(:[0-9a-f]{2}){5}")
 

@@ -23,14 +23,14 @@ try:
 except ImportError:  # not on every system
     resource = None  # type: ignore[assignment]
 
-_LEAST = 3  # samples that a figure rests on, where there is time
-_ENOUGH = 40
+_LEAST = 3  # samples that a figure rests on, where there is time: the fewest with a median
+_ENOUGH = 40  # samples: the error of their median is a sixth of their spread, and more time helps another cell
 _SURE = 0.02  # relative error of the median at which measuring goes on to the next cell
-_UPDATES = 3
+_UPDATES = 3  # samples of an update, which is the same work every time
 _LATE, _LATE_PART = 2, 0.2  # times that weight gradients are put off, and the part of the time left that it may take
 _CELL_FAILS = (RuntimeError, ValueError, IndexError, MemoryError)  # too large for the device, or too few rows
 _FEW_FAULTS, _MOST_COLD = 32, 12  # pages of new memory that a pass may touch, and passes until it touches no more
-_LEAST_COLD = 2  # of these, also where time is short
+_LEAST_COLD = 2  # of these, also where time is short: the first pass always touches new memory
 _ALIKE = 1.1  # times as many: what passes touch that always need new memory
 _PATIENCE = 0.05  # of the time left, for one cell beyond its share, where passes still touch new memory
 _CALLS, _CALL_ROWS = 10, 2  # of nothing, to see what a call costs

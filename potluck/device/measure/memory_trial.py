@@ -20,7 +20,7 @@ from potluck.compute.runner import Rows, StageRunner, StageState
 from potluck.device.measure.bench import Rig, random_gradients, random_inputs, random_weights
 from potluck.plan.cost.resident import IN_FLIGHT
 
-_STEP = 3  # times as long as a forward pass alone
+_STEP = 3  # times as long as a forward pass alone: backward takes twice that
 
 
 class Extent(NamedTuple):

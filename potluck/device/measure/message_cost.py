@@ -10,14 +10,15 @@ from potluck.device.host.cpu_pace import CpuPace
 from potluck.device.measure.bench import OTHER_FLOATS
 from potluck.errors import LinkError
 from potluck.profile.cells import middle_mean
+from potluck.settings.address import HERE
 from potluck.tensors.parcels import pack, unpack
 from potluck.wire.carriers import open_link
 from potluck.wire.link import Link, Tag
 from potluck.wire.trust import Trust
 
-_MESSAGES = 16
+_MESSAGES = 16  # of each size: the middle mean of so many is steady
 _SMALL, _LARGE = 256, 256 * 1024  # floats
-_TIMEOUT_S = 10.0
+_TIMEOUT_S = 10.0  # for one message to oneself: only a machine that stands still takes as long
 _NOISE_S = 1e-6  # no processor copies a megabyte in less
 _LOOKS = 2  # of which the second has as much time again, and is taken only where the first saw nothing but noise
 
@@ -29,7 +30,7 @@ def message_cost(
 
     Where noise hides what bytes cost, it is measured once more: a profile is kept, and None says that they are free.
     """
-    here, there = (open_link(carrier, name, "127.0.0.1", trust) for name in ("here", "there"))
+    here, there = (open_link(carrier, name, HERE, trust) for name in ("here", "there"))
     try:
         here.adopt(1, {"there": there.address})
         there.adopt(1, {"here": here.address})

@@ -13,7 +13,7 @@ from potluck.device.measure.bench import Bench, Rig
 from potluck.profile.cells import only
 from potluck.types import BlockProfile
 
-_SAMPLES = 5
+_SAMPLES = 5  # of blocks together, at most: their median is steady
 _LEAST, _MOST = 0.7, 1.3  # beyond that, something disturbed one of the two
 _FAILS = (RuntimeError, ValueError, IndexError, MemoryError)  # too large for the device
 

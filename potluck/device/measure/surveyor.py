@@ -37,10 +37,11 @@ from potluck.wire.messages import (
 )
 from potluck.wire.trust import Trust
 
-_TELL_EVERY_S = 0.3
-_TOGETHER_PART = 0.2  # of what is left goes to running blocks together
-_MESSAGES_PART = 0.05  # of the budget goes to what messages cost
-_REHEARSAL_PART = 0.3  # of the budget, for each rehearsal
+_TELL_EVERY_S = 0.3  # between two lines about how far it is: as smooth as a bar needs
+# Of what is left goes to running blocks together: a few samples of whole runs, after many of single blocks.
+_TOGETHER_PART = 0.2
+_MESSAGES_PART = 0.05  # of the budget goes to what messages cost, which is one figure for all blocks
+_REHEARSAL_PART = 0.3  # of the budget, for each rehearsal: what it takes of memory counts as much as time
 
 
 class Surveyor:

@@ -16,7 +16,7 @@ from potluck.tensors.flat_vector import Flat
 from potluck.uncut.uncut_run import UncutRun
 
 _CPU = torch.device("cpu")
-_MOST_BAD = 10
+_MOST_BAD = 10  # steps in a row that are not finite: one bad batch is left out, weights that are gone are not
 
 
 class LocalTrainer:

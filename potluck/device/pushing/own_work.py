@@ -23,6 +23,7 @@ from potluck.errors import DeviceError, InputError
 from potluck.paramserver.messages import worker_link
 from potluck.program.program import ProgramPair
 from potluck.program.validity import decode
+from potluck.settings.address import LinkAddress
 from potluck.tensors.snapshot import parse
 from potluck.types import COORDINATOR
 from potluck.wire.carriers import open_link
@@ -30,14 +31,14 @@ from potluck.wire.link import Link
 from potluck.wire.messages import Durable, Load, Loaded, Met, Repace, Welcome, Work
 from potluck.wire.trust import Trust
 
-_TRIAL_STEPS = 3  # after the first, which loads kernels
+_TRIAL_STEPS = 3  # after the first, which loads kernels: the fewest with a median
 
 
 class OwnWork:
     """One device's part in a run around a parameter server."""
 
     def __init__(
-        self, name: str, device: torch.device, data: Mapping[str, LocalData], bind: str, trust: Trust,
+        self, name: str, device: torch.device, data: Mapping[str, LocalData], bind: LinkAddress, trust: Trust,
         throttle: Throttle, fetch: Callable[[str, float], bytes],
     ) -> None:  # fmt: skip
         """`fetch` gets a blob by its digest, within so many seconds."""

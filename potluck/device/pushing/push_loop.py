@@ -23,7 +23,7 @@ from potluck.types import COORDINATOR, Pace
 from potluck.wire.link import Link
 from potluck.wire.messages import Durable, Work
 
-_JUDGING = 0.03  # of its time goes into judging by samples of its own
+_JUDGING = 0.03  # of its time goes into judging by samples of its own: a loss now and then, without slowing training
 _LOOK_S = 0.2  # how soon one that waits notices that it is to stop
 
 News = Pace | Durable

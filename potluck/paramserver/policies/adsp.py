@@ -20,7 +20,7 @@ from potluck.paramserver.policy_values import timed
 from potluck.types import Pace
 
 _GOAL = 0.9  # of the loss at the beginning of a search: what the rewards of different rates are compared by
-_JUMP = 1.3  # by which the loss rises before the rate is searched anew
+_JUMP = 1.3  # by which the loss rises before the rate is searched anew: noise makes less of it, as a rule
 
 
 @dataclass

@@ -10,7 +10,7 @@ from potluck.paramserver.policies.adsp import Adsp
 from potluck.paramserver.policy_values import timed
 
 _FEW = 2  # pushes in a check period to begin with: twenty steps of the slowest worker between two, by default
-_FEW_STEPS = 5
+_FEW_STEPS = 5  # of the slowest worker between two pushes, at least: fewer are mostly sending
 _DOUBTS = 2  # rates in a row that may look worse by chance
 
 

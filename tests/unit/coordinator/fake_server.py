@@ -6,6 +6,7 @@ import queue
 from collections.abc import Callable
 from typing import Any, cast
 
+from potluck.control.suspicion import PATIENCE_S
 from potluck.coordinator.fleet.roster import Roster
 from potluck.types import DeviceSpec
 from potluck.wire.channel import Received, Watch
@@ -41,8 +42,10 @@ class FakeServer:
         self.events.put(Received(peer_id, Linked(address="127.0.0.1:1")))
 
 
-def roster_of(say: Callable[[str], None] = lambda text: None) -> tuple[Roster, FakeServer]:
+def roster_of(
+    say: Callable[[str], None] = lambda text: None, silence_s: float = PATIENCE_S
+) -> tuple[Roster, FakeServer]:
     """A roster, and the server that it listens to."""
     server = FakeServer()
     welcome = Welcome(name="", carrier="zmq", bandwidth_bytes_s=None, timeout_s=1.0)
-    return Roster(cast(Any, server), welcome, say), server
+    return Roster(cast(Any, server), welcome, say, silence_s), server

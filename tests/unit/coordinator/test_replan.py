@@ -36,10 +36,10 @@ class Roster:
         del self.specs[device], self.links[device]
 
 
-def changes(profile: Profile | None, *names: str) -> tuple[Replanner, Roster, list[str]]:
+def changes(profile: Profile | None, *names: str, **choices: float) -> tuple[Replanner, Roster, list[str]]:
     roster, said = Roster(*names), cast(list[str], [])
     prepared = SimpleNamespace(facts=FACTS, job=SimpleNamespace(batchnorm="refuse"))
-    options = Options(progress=said.append, plan_s=0.3)
+    options = Options(progress=said.append, plan_s=0.3, **cast(Any, choices))
     live = SimpleNamespace(roster=roster)
     return Replanner(cast(Any, live), cast(Any, prepared), profile, options, find_here), roster, said
 
@@ -144,6 +144,15 @@ def test_a_better_plan_comes_into_force_only_if_it_pays() -> None:
     it.look_for_better()
     searched(it)
     assert it.due(100_000) is None  # it is in force already
+
+
+def test_a_better_plan_that_saves_less_than_the_user_asks_for_does_not_come_into_force() -> None:
+    profile = a_profile(1, FACTS, [1.0, 1.0, 1.0])
+    it, _, _ = changes(profile, "d0", "d1", "d2", replan_gain=1.0)
+    it.adopted(PLANNERS["single"](FACTS, profile, *SIZE))
+    it.look_for_better()
+    searched(it)
+    assert it.due(100_000) is None
 
 
 def test_a_device_that_becomes_slow_is_given_less() -> None:

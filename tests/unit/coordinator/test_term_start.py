@@ -11,6 +11,7 @@ import torch
 from potluck.coordinator.rounds.term_start import start_term
 from potluck.job.optimizers import SGD
 from potluck.program.layout import PlanLayout
+from potluck.recover.copies import CopyRules
 from potluck.recover.placement import Restart
 from potluck.tensors.model_state import ModelState
 from potluck.tensors.state_transfer import receive_state
@@ -19,7 +20,8 @@ from potluck.wire.messages import Prepare
 from tests.unit.coordinator.small_job import plan_of, prepared, small_job
 from tests.unit.memory_link import memory_links
 
-LINE = CopyLine(1e6, shared=False)
+LINE = CopyLine(1e6, shared=False, part=0.2)
+UNMEASURED = CopyLine(12.5e6, shared=True, part=0.3)
 
 
 def started(
@@ -31,8 +33,8 @@ def started(
     roster = SimpleNamespace(links={f"d{i}": f"memory:d{i}" for i in range(3)}, send=told.__setitem__)
     run = SimpleNamespace(
         roster=roster, link=here, folder=SimpleNamespace(run_id="run"), digest="program", optimizer=SGD(lr=0.1),
-        job=small_job(seed=3, clip_norm=2.0), copy_lines={("d0", "d1"): LINE}, timeout_s=1.0,
-        model=ModelState(dict(prepared().built.state), {}, {}),
+        job=small_job(seed=3, clip_norm=2.0), copy_lines={("d0", "d1"): LINE}, copy_rules=CopyRules(part_of_a_link=0.3),
+        timeout_s=1.0, model=ModelState(dict(prepared().built.state), {}, {}),
     )  # fmt: skip
     layout = PlanLayout(prepared().built.programs, plan)
     term = SimpleNamespace(run=run, plan=plan, layout=layout, term=4, copies=copies, alone=len(plan.devices) == 1)
@@ -63,7 +65,7 @@ def test_each_device_is_told_the_plan_its_peers_and_its_part_of_what_moves() -> 
 def test_neighbours_keep_copies_of_each_other_if_there_is_room() -> None:
     _, told = started(plan_of(("d0",), ("d1",)), Restart(0, ()))
     assert {d: (p.guardian, p.wards, p.copy_line) for d, p in told.items()} == {
-        "d0": ("d1", ("d1",), LINE), "d1": ("d0", ("d0",), None),
+        "d0": ("d1", ("d1",), LINE), "d1": ("d0", ("d0",), UNMEASURED),
     }  # fmt: skip
     _, without = started(plan_of(("d0",), ("d1",)), Restart(0, ()), copies=False)
     assert {(p.guardian, p.wards, p.copy_line) for p in without.values()} == {(None, (), None)}

@@ -15,6 +15,7 @@ from potluck.device.entering import first_words
 from potluck.device.measure.surveyor import Surveyor
 from potluck.device.stage_holder import StageHolder
 from potluck.errors import DeviceError
+from potluck.settings.address import HERE
 from potluck.types import DeviceSpec
 from potluck.wire.channel import Disconnected, Received
 from potluck.wire.messages import FINISHED, Begin, Echo, Evaluate, Failed, Leaving, Meet, Stop, Welcome
@@ -46,7 +47,7 @@ class Client:
 
 def agent(client: Client, said: list[str], hold_s: float = 0.0) -> Agent:
     hello = first_words(SPEC, chaos=False, insists=True)
-    return Agent(cast(Any, client), hello, CPU, "127.0.0.1", ON_THIS_MACHINE, said.append, hold_s)
+    return Agent(cast(Any, client), hello, CPU, HERE, ON_THIS_MACHINE, said.append, hold_s)
 
 
 @pytest.mark.parametrize(

@@ -42,7 +42,7 @@ def test_a_guardian_has_the_same_numbers_and_both_say_what_it_cost(links: tuple[
     giver, guardian = copier(first, state, at_a), copier(second, StageState({}, {}), at_b)
     kept = Held(term=1, stage=0, round=4)
     guardian.copy(links[1], Held(term=1, stage=1, round=4), None, {"a": kept}, None)
-    giver.copy(links[0], kept, "b", {}, CopyLine(1e9, shared=False))
+    giver.copy(links[0], kept, "b", {}, CopyLine(1e9, shared=False, part=0.1))
     assert at_b.get(timeout=20)[0].stage == 1  # its own, at once
     held, arrived, cost_s = at_b.get(timeout=20)
     assert held == kept
@@ -65,7 +65,7 @@ def test_the_first_copy_takes_half_of_what_training_left_idle_so_far(
     told: queue.Queue[Told] = queue.Queue()
     live, held = Held(term=1, stage=0, round=4, live=True), Held(term=1, stage=0, round=4)
     state = StageState({"w": torch.zeros(8)}, {})
-    line = CopyLine(1e9, shared=False)
+    line = CopyLine(1e9, shared=False, part=0.1)
     for begins in (False, True):
         giver = copier(live, state, told)
         if begins:

@@ -22,6 +22,7 @@ from potluck.job.optimizers import SGD
 from potluck.model.build import build
 from potluck.program.program import ProgramPair, encode
 from potluck.program.validity import decode
+from potluck.settings.address import HERE
 from potluck.wire.messages import FeedSpec, Load, Loaded
 from potluck.wire.trust import ON_THIS_MACHINE
 
@@ -95,7 +96,15 @@ def loaded(programs: ProgramPair, state: dict[str, torch.Tensor], held_out: dict
     train: dict[str, Any] = {"input": np.zeros((16, 6), np.float32), "label": np.zeros(16, np.int64)}
     data = {"own": LocalData("own", Path(), train), "own:eval": LocalData("own:eval", Path(), arrays)}
     blobs = {"program": encode(programs), "state": save({n: t.clone() for n, t in state.items()})}
-    work = OwnWork("a", CPU, data, "127.0.0.1", ON_THIS_MACHINE, Throttle(1.0), lambda digest, timeout_s: blobs[digest])
+    work = OwnWork(
+        "a",
+        CPU,
+        data,
+        HERE,
+        ON_THIS_MACHINE,
+        Throttle(1.0),
+        lambda digest, timeout_s: blobs[digest],
+    )
     order = Load(
         run="r", program="program", state="state", optimizer=SGD(lr=0.1), batch_size=8, seed=0, clip_norm=None,
         feeds={"input": FeedSpec((6,), "float32"), "label": FeedSpec((), "int64")}, data="own", share="",

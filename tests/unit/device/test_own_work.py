@@ -19,6 +19,7 @@ from potluck.device.pushing.own_work import OwnWork
 from potluck.job.optimizers import SGD
 from potluck.model.build import build
 from potluck.program.program import encode
+from potluck.settings.address import HERE
 from potluck.wire.messages import FeedSpec, Load, Loaded
 from potluck.wire.trust import ON_THIS_MACHINE
 
@@ -50,7 +51,15 @@ def loaded(*sets: LocalData) -> Loaded:
     built = build(Reader(), functional.cross_entropy, first, torch.ones(4), judged=True)
     blobs = {"program": encode(built.programs), "state": save({n: t.clone() for n, t in built.state.items()})}
     data = {one.name: one for one in sets}
-    work = OwnWork("a", CPU, data, "127.0.0.1", ON_THIS_MACHINE, Throttle(1.0), lambda digest, timeout_s: blobs[digest])
+    work = OwnWork(
+        "a",
+        CPU,
+        data,
+        HERE,
+        ON_THIS_MACHINE,
+        Throttle(1.0),
+        lambda digest, timeout_s: blobs[digest],
+    )
     order = Load(
         run="r", program="program", state="state", optimizer=SGD(lr=0.1), batch_size=8, seed=0, clip_norm=None,
         feeds={"input": FeedSpec((LENGTH,), "int64"), "label": FeedSpec((), "int64")}, data="own", share="",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from potluck.recover.copies import Copying, copy_rate, guardians, lines, wards
+from potluck.recover.copies import Copying, CopyRules, copy_rate, guardians, lines, unmeasured, wards
 from potluck.types import Held, Member, Plan, Stage
 from tests.unit.plan.instances import a_model, a_profile
 
@@ -71,19 +71,21 @@ def test_devices_say_what_a_copy_costs_them(cost_s: float, took_s: float, period
 
 def test_a_copy_takes_a_tenth_of_a_link_or_half_of_what_is_idle() -> None:
     profile = a_profile(1, a_model(1, 3), [1.0, 0.5], bandwidth=1e7)
-    line = lines(profile)["d0", "d1"]
+    line = lines(profile, CopyRules())["d0", "d1"]
     assert copy_rate(line, None) == pytest.approx(1e6)
-    assert copy_rate(None, 2e6) == pytest.approx(1.25e6)  # nobody knows how fast it is: not as fast as it can be
+    assert copy_rate(unmeasured(CopyRules()), 2e6) == pytest.approx(
+        1.25e6
+    )  # nobody knows how fast it is: not as fast as it can be
     assert copy_rate(line, 2e6) == pytest.approx(4e6)
     assert copy_rate(line, 9.9e6) == pytest.approx(1e6)
-    assert copy_rate(lines(replace(profile, medium="shared"))["d0", "d1"], 2e6) == pytest.approx(1e6)
-    assert lines(a_profile(1, a_model(1, 3), [1.0, 0.5], bandwidth=None)) == {}
+    assert copy_rate(lines(replace(profile, medium="shared"), CopyRules())["d0", "d1"], 2e6) == pytest.approx(1e6)
+    assert lines(a_profile(1, a_model(1, 3), [1.0, 0.5], bandwidth=None), CopyRules()) == {}
 
 
 def test_what_others_leave_idle_of_a_line_between_rooms_is_not_known() -> None:
     profile = a_profile(1, a_model(1, 3), [1.0, 0.5], bandwidth=1e7)
     links = tuple(replace(link, trunk="one → two") if link.target == "d1" else link for link in profile.links)
-    found = lines(replace(profile, links=links))
+    found = lines(replace(profile, links=links), CopyRules())
     assert copy_rate(found["d0", "d1"], 2e6) == pytest.approx(1e6)
     assert copy_rate(found["d1", "d0"], 2e6) == pytest.approx(4e6)
 

@@ -53,7 +53,7 @@ def test_a_file_may_use_lists_tables_and_numbers(tmp_path):
         ("[train]\nbandwith = '1Mbit'", "train.bandwith: unknown key; did you mean bandwidth?"),
         (
             "[train]\nelephants = 3",
-            "train.elephants: unknown key; give one of bandwidth, carrier, chaos, data, devices, json, ",
+            "train.elephants: unknown key; give one of bandwidth, between_losses, carrier, chaos, checkpoint_seconds, ",
         ),
         ("[trian]\nlocal = '1'", "[trian]: unknown table; did you mean train?"),
         ("[zoo]\nlocal = '1'", "[zoo]: unknown table; give one of join, plan, profile, train"),
@@ -69,6 +69,21 @@ def test_a_file_may_use_lists_tables_and_numbers(tmp_path):
         ("[train]\nplain_network = '10.0.0.1'", "train.plain_network"),
         ("[join]\nspeed = '0.5,0.5'", "join.speed"),
         ("[join]\nmemory = '1 elephant'", "join.memory"),
+        ("[train]\nsilence = '0.5s'", "train.silence: '0.5s' does not do; give a duration from 1s to 12s"),
+        ("[train]\nsilence = 13", "train.silence: 13 does not do"),
+        ("[train]\nreturn_seconds = 'soon'", "train.return_seconds: 'soon'"),
+        ("[train]\nbetween_losses = '1 day'", "train.between_losses: '1 day' has the unknown unit"),
+        ("[train]\ncopy_part = 1.5", "train.copy_part: 1.5 does not do; give a number above 0 and at most 1"),
+        ("[train]\ncopy_part = 'half'", "train.copy_part: 'half' does not do"),
+        ("[train]\ncheckpoint_seconds = 0", "train.checkpoint_seconds: '0' leaves no time at all"),
+        ("[train]\nreplan_gain = 0", "train.replan_gain: 0 does not do"),
+        ("[train]\nlink_ports = '7200-'", "train.link_ports: '7200-' names no ports"),
+        ("[join]\nlink_ports = '7219-7200'", "join.link_ports: '7219-7200' holds no ports"),
+        (
+            "[join]\nlink_ports = 70000",
+            "join.link_ports: '70000' holds no ports; give the first and the last, from 1 to",
+        ),
+        ("[profile]\nsilence = '3s'", "profile.silence: unknown key"),
         ("[train\n", "not TOML"),
     ],
 )
@@ -90,7 +105,7 @@ def test_an_unknown_variable_is_an_error_and_foreign_ones_are_not():
     settle(TrainSettings, {}, {"PATH": "x", "POTLUCK_DEBUG": "1", "POTLUCK_CONFIG": "x", "POTLUCK_NAME": "pi"})
     with pytest.raises(InputError, match=r"POTLUCK_BANDWITH: unknown variable, .* did you mean POTLUCK_BANDWIDTH\?"):
         settle(TrainSettings, {}, {"POTLUCK_BANDWITH": "1Mbit"})
-    with pytest.raises(InputError, match=r"POTLUCK_ZOO: .* give one of POTLUCK_BANDWIDTH, POTLUCK_CARRIER, "):
+    with pytest.raises(InputError, match=r"POTLUCK_ZOO: .* give one of POTLUCK_BANDWIDTH, POTLUCK_BETWEEN_LOSSES, "):
         settle(TrainSettings, {}, {"POTLUCK_ZOO": "1"})
 
 
@@ -120,6 +135,7 @@ def test_a_wrong_variable_or_flag_is_named():
         {"no_local": True},
         {"listen": "127.0.0.1:7117"},
         {"local": "1,1,1", "memory": "1MB,1MB"},
+        {"carrier": "gloo", "link_ports": "7200-7219"},
     ],
 )
 def test_settings_that_contradict_each_other_are_refused(flags):
