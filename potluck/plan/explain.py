@@ -66,7 +66,7 @@ class Explainer:
         return [
             (between, "sending between devices, to and fro, holds a round up for {} of it"),
             (samples, "a round waits for samples from the coordinator: {} of it"),
-            (self.profile.commit_s / self.simulated.round_s, "committing takes {} of a round"),
+            (self.tables.commit_s(len(self.plan.devices)) / self.simulated.round_s, "committing takes {} of a round"),
         ]
 
     def _without_wires(self, chosen: Callable[[LinkProfile], bool]) -> float:

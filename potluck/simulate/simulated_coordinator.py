@@ -40,6 +40,7 @@ from potluck.control.cluster_events import (
 from potluck.control.cluster_state import ClusterState
 from potluck.control.open_rounds import OpenRounds
 from potluck.job.optimizers import SGD
+from potluck.plan.schedule.known_schedules import schedule_named
 from potluck.recover.copies import Copying, guardians, wards
 from potluck.recover.repartition import nearest
 from potluck.simulate.simulated_device import Device, Numbers
@@ -88,6 +89,7 @@ class SimulatedCoordinator:
         self._reports: dict[int, dict[str, Numbers]] = {}
         self._held = scene.disk.saved  # rounds of the model that it has
         self._leaving: list[str] = []
+        self._promised = False  # devices wait for the next round, whatever is wanted by then
         self._deadline = 0
         self.state: ClusterState
 
@@ -184,7 +186,7 @@ class SimulatedCoordinator:
     def _prepare(self, order: PrepareTerm) -> None:
         self._scene.disk.plans = {**self._scene.disk.plans, order.term: order.plan}
         guarded = guardians(order.plan)
-        self._copying = Copying(order.plan, order.term, first_s=self._world.now)
+        self._copying, self._promised = Copying(order.plan, order.term, first_s=self._world.now), False
         self._reports.clear()
         for device in order.devices:
             self._scene.send(
@@ -230,8 +232,13 @@ class SimulatedCoordinator:
 
     def _first_end_those(self, rounds: OpenRounds) -> bool:
         """Whether rounds that are open are committed before another begins."""
-        wanted = bool(self._leaving) or self.wish is not None or self._saves_after(rounds.next - 1)
-        return rounds.next == self._scene.rounds or (wanted and bool(rounds.reports))
+        if rounds.next == self._scene.rounds:
+            return True
+        return bool(rounds.reports) and not self._promised and (self._wanted or self._saves_after(rounds.next - 1))
+
+    @property
+    def _wanted(self) -> bool:
+        return bool(self._leaving) or self.wish is not None
 
     def _saves_after(self, round: int) -> bool:
         return (round + 1) % _SAVE_EVERY == 0 or round + 1 == self._scene.rounds
@@ -241,9 +248,12 @@ class SimulatedCoordinator:
         if copy:
             self._copying.ordered(round + 1, self._world.now)
         point = max(self._copying.point or 0, self._held)
+        plan = self.state.plan
+        overlaps = not schedule_named(plan.schedule).flushes and len(plan.devices) > 1
+        self._promised = overlaps and not self._saves_after(round) and not self._wanted
         begin = messages.Begin(
             round=round, sizes=(), total_weight=1.0, lr_scale=1.0, snapshot=self._saves_after(round), copy=copy,
-            point=point,
+            point=point, follows=self._promised,
         )  # fmt: skip
         for device in self.state.plan.devices:
             self._scene.send(device, begin)
@@ -258,7 +268,8 @@ class SimulatedCoordinator:
         if wish is None or wish not in self.state.here:
             return None
         devices = [*(d for d in self.state.plan.devices if d != wish), wish]
-        plan = even(devices, self._world.random.randint(1, min(BLOCKS, len(devices))))
+        stages = self._world.random.randint(1, min(BLOCKS, len(devices)))
+        plan = even(devices, stages, self.state.plan.schedule)
         return WantedChange(kind="joined", why="a better plan", devices=(wish,), plan=plan)
 
     def _write(self, round: int) -> None:

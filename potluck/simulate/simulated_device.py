@@ -1,7 +1,8 @@
 """A device of the simulated world: the real state machine, and numbers that stand for tensors.
 
 The number of a tensor after a round follows from the one before and from the round, for weights and for what the
-optimizer keeps: a round that is left out, done twice, or done on what another round left, shows.
+optimizer keeps: a round that is left out, done twice, or done on what another round left, shows. Where gradients are a
+step late, it follows from the weights before that, too.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from potluck.control.agent_events import (
     Keep,
     Leave,
     MakeCopy,
+    Paused,
     Reported,
     Reports,
     ReportState,
@@ -37,12 +39,14 @@ from potluck.control.agent_events import (
 )
 from potluck.control.agent_machine import AgentState, agent_transition
 from potluck.control.cluster_state import Blueprint
+from potluck.plan.schedule.known_schedules import schedule_named
 from potluck.recover.copies import wards
 from potluck.simulate.world import Violation, World
 from potluck.types import COORDINATOR, Held, Move
 from potluck.wire.messages import Begin, Committed, FromAgent, Prepare, Ready
 
-Numbers = dict[str, tuple[int, int]]  # tensor → its weights, and what the optimizer keeps of it
+Number = tuple[int, int, int]  # weights, what the optimizer keeps of them, and weights before the last step
+Numbers = dict[str, Number]  # by tensor
 
 PEER_S = 6.0  # after which a peer that does not answer is told
 VERDICT_S = 30.0
@@ -51,15 +55,16 @@ _SEEK_S = 0.3
 _COPY_S = (0.1, 2.0)
 
 
-def start_number(name: str) -> tuple[int, int]:
+def start_number(name: str) -> Number:
     """Before the first round; no two tensors are alike."""
-    return (sum(name.encode()), len(name))
+    weights = sum(name.encode())
+    return (weights, len(name), weights)
 
 
-def trained(number: tuple[int, int], round: int) -> tuple[int, int]:
+def trained(number: Number, round: int, *, late: bool = False) -> Number:
     """What a round makes of a tensor."""
-    weights, optimizer = number
-    return (hash((weights, optimizer, round)), hash((optimizer, round)))
+    weights, optimizer, before = number
+    return (hash((weights, optimizer, round, before if late else 0)), hash((optimizer, round)), weights)
 
 
 class Surroundings(Protocol):
@@ -94,6 +99,9 @@ class Device:
         self._signals: dict[tuple[int, int], dict[str, int]] = {}  # (term, round) → whose part is here, and its term
         self._work = 0  # number of what is under way
         self._applying = False
+        self._cancelled = False
+        self._walked = (-1, -1)  # term, and the newest round whose other devices were heard
+        self._decided: list[int] = []  # rounds whose verdict came and is not obeyed yet
         self._seeking = 0
         self._waiting: list[Callable[[], None]] = []  # deeds of the time that it is frozen
 
@@ -113,7 +121,8 @@ class Device:
 
     def commit(self, numbers: Numbers, round: int) -> Numbers:
         """What a round makes of the state."""
-        return {name: trained(number, round) for name, number in numbers.items()}
+        late = schedule_named(self._force().plan.schedule).staleness > 0
+        return {name: trained(number, round, late=late) for name, number in numbers.items()}
 
     def copied(self, numbers: Numbers, held: Held) -> Numbers:
         """A copy of the state that is trained."""
@@ -194,14 +203,14 @@ class Device:
             case Train():
                 self._train(order.begin)
             case Decide():
-                self._work += 1
-                self._applying = True
-                self._later(self._world.random.uniform(0.005, 0.1), self._apply)
+                self._decided.append(order.verdict.round)
+                self._look_at_verdicts()
             case Cancel():
+                self._cancelled = True
                 if not self._applying:  # which waits for nobody
-                    self._end_work(GaveUp())
+                    self._give_up()
             case Halt():
-                self._end_work(GaveUp())
+                pass  # nothing has to be woken here
             case TrainState():
                 self._numbers = {} if order.held is None else self._next
             case Keep():
@@ -225,6 +234,8 @@ class Device:
 
     def _assemble(self, prepare: Prepare) -> None:
         self._work += 1
+        self._cancelled = False
+        self._decided.clear()
         for move in prepare.moves:
             if move.source == self.name and move.target != self.name:
                 self._give(prepare.term, move)
@@ -264,7 +275,10 @@ class Device:
 
     def _train(self, begin: Begin) -> None:
         self._work += 1
+        self._cancelled = False
         force = self._force()
+        while [b.round for b in self.state.in_hand][:1] < [begin.round - 1] and self._decided:
+            self._obey_verdict(resting=False)
         self._check(begin.round, force)
         term = force.term
         for peer in force.plan.devices:
@@ -273,13 +287,19 @@ class Device:
         self._later(PEER_S, lambda: self._missed("a peer did not answer", self._unheard()))
         self._look_at_signals()
 
+    def _give_up(self) -> None:
+        """What is open is given up, but for rounds that are committed."""
+        while self._decided:
+            self._obey_verdict(resting=False)
+        self._end_work(GaveUp())
+
     def _missed(self, why: str, peers: Sequence[str]) -> None:
         self._end_work(GaveUp(why=why, peer=peers[0] if peers else None))
 
     def _unheard(self) -> list[str]:
         """Peers whose signal for the round in hand is missing."""
         force = self._force()
-        here = self._signals.get((force.term, self.state.open_rounds.first), {})
+        here = self._signals.get((force.term, self.state.in_hand[-1].round), {})
         return [d for d in force.plan.devices if d != self.name and d not in here]
 
     def _check(self, round: int, force: Prepare) -> None:
@@ -290,7 +310,9 @@ class Device:
         names = self._around.model.names(force.plan, live.stage)
         if names != set(self._numbers):
             raise Violation(f"{self.name} trains {sorted(self._numbers)}, its stage is {sorted(names)}")
-        right = self._around.expected[round]
+        if not 0 <= round - live.round <= schedule_named(force.plan.schedule).staleness:
+            raise Violation(f"{self.name} trains round {round} with weights of {live.round} rounds")
+        right = self._around.expected[live.round]
         wrong = [name for name, number in self._numbers.items() if number != right[name]]
         if wrong:
             raise Violation(f"{self.name} trains round {round} with other numbers of {sorted(wrong)}")
@@ -306,36 +328,72 @@ class Device:
             self._world.carry(self.name, peer, lambda: other.take_signal(term, round, self.name))
 
     def _look_at_signals(self) -> None:
-        force, round = self.state.force, self.state.open_rounds.first
-        if force is None or self.state.busy != "training" or not self.state.open_rounds.awaited(round):
+        force = self.state.force
+        if force is None or self.state.busy != "training" or not self.state.in_hand or self._cancelled:
             return
-        here = self._signals.get((force.term, round), {})
+        begin = self.state.in_hand[-1]
+        if (force.term, begin.round) == self._walked:
+            return
+        here = self._signals.get((force.term, begin.round), {})
         if not {d for d in force.plan.devices if d != self.name} <= set(here):
             return
         for peer, term in here.items():
             if term != force.term:
                 raise Violation(f"{self.name} used what {peer} sent in term {term} in term {force.term}")
-        self._signals = {key: who for key, who in self._signals.items() if key > (force.term, round)}
+        self._walked = force.term, begin.round
+        self._signals = {key: who for key, who in self._signals.items() if key > self._walked}
         self._work += 1
-        self._later(self._world.random.uniform(0.05, 0.3), lambda: self._report(round, force))
+        self._later(self._world.random.uniform(0.05, 0.3), lambda: self._report(begin, force))
 
-    def _report(self, round: int, force: Prepare) -> None:
-        ready = Ready(round=round)
+    def _report(self, begin: Begin, force: Prepare) -> None:
         self._work += 1
         if force.own_commit:
-            self._step(Reports(ready=Committed(ready=ready, loss=0.0, gradient_norm=0.0)))
-            self._apply()
+            self._step(Reports(ready=Committed(ready=Ready(round=begin.round), loss=0.0, gradient_norm=0.0)))
+            self._decided.append(begin.round)
+            self._obey_verdict(resting=True)
+            return
+        for round in [b.round for b in self.state.in_hand]:
+            if self.state.open_rounds.awaited(round) and (round < begin.round or not begin.follows):
+                self._step(Reports(ready=Ready(round=round)))
+        if begin.follows:
+            self._end_work(Paused())
             return
         self._later(VERDICT_S, lambda: self._end_work(GaveUp(why="no verdict")))
-        self._step(Reports(ready=ready))
+        self._look_at_verdicts()
+
+    def _look_at_verdicts(self) -> None:
+        """Where everything is ready and no round follows, each verdict is obeyed as it comes."""
+        begins = self.state.in_hand
+        if self._applying or not self._decided or not begins or begins[-1].follows or self.state.busy != "training":
+            return
+        if self.state.open_rounds.awaited(begins[-1].round):
+            return
+        self._work += 1
+        self._applying = True
+        self._later(self._world.random.uniform(0.005, 0.1), self._apply)
 
     def _apply(self) -> None:
-        if not self.state.in_hand:
-            raise Violation(f"{self.name} commits a round that it does not train")
-        round = self.state.in_hand[0].round
-        self._numbers = self.commit(self._numbers, round)
         self._applying = False
-        self._end_work(Applied(round=round))
+        resting = len(self.state.in_hand) == 1
+        self._obey_verdict(resting=resting)
+        if not resting and self._cancelled:
+            self._give_up()
+        elif not resting:
+            self._later(VERDICT_S, lambda: self._end_work(GaveUp(why="no verdict")))
+            self._look_at_verdicts()
+
+    def _obey_verdict(self, *, resting: bool) -> None:
+        round = self._decided.pop(0)
+        if not self.state.in_hand or self.state.in_hand[0].round != round:
+            raise Violation(f"{self.name} commits round {round}, which it does not train")
+        self._numbers = self.commit(self._numbers, round)
+        self._applied(Applied(round=round, resting=resting))
+
+    def _applied(self, event: Applied) -> None:
+        if event.resting:
+            self._end_work(event)
+        else:
+            self._step(event)
 
     # --- copies
 

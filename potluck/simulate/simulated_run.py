@@ -13,12 +13,13 @@ from potluck.control.agent_events import CoordinatorGone
 from potluck.control.cluster import opened, reopened
 from potluck.control.cluster_events import Joined, Lost
 from potluck.control.cluster_state import ClusterState
+from potluck.plan.schedule.known_schedules import schedule_named
 from potluck.simulate.faults import Faults
 from potluck.simulate.simulated_coordinator import SimulatedCoordinator
 from potluck.simulate.simulated_device import Device, Numbers, start_number, trained
 from potluck.simulate.small_model import SmallModel, even
 from potluck.simulate.world import Disk, Violation, World
-from potluck.types import COORDINATOR
+from potluck.types import COORDINATOR, DEFAULT_SCHEDULE
 from potluck.wire import messages
 
 UNTIL_S = 3000.0
@@ -38,14 +39,16 @@ class SimulatedRun:
     """The coordinator and its devices in one world."""
 
     def __init__(
-        self, seed: int, device: type[Device] = Device, disk: type[Disk] = Disk, faults: int = 4, rounds: int = 14
-    ) -> None:
+        self, seed: int, device: type[Device] = Device, disk: type[Disk] = Disk, faults: int = 4, rounds: int = 14,
+        schedule: str = DEFAULT_SCHEDULE,
+    ) -> None:  # fmt: skip
         self.world, self._kind = World(seed), device
         self.model = SmallModel()
         self.rounds = rounds
         self.expected: list[Numbers] = [{name: start_number(name) for name in self.model.sizes}]
         for number in range(rounds):
-            self.expected.append({name: trained(value, number) for name, value in self.expected[-1].items()})
+            before, late = self.expected[-1], schedule_named(schedule).staleness > 0
+            self.expected.append({name: trained(value, number, late=late) for name, value in before.items()})
         dice = self.world.random
         count = dice.randint(2, 5)
         self.devices: dict[str, Device] = {f"d{i}": device(f"d{i}", self) for i in range(count)}
@@ -56,7 +59,7 @@ class SimulatedRun:
         self._started = False
         for known in self.devices.values():
             known.connection = 1
-        plan = even(list(self.devices), dice.randint(1, count))
+        plan = even(list(self.devices), dice.randint(1, count), schedule)
         self.coordinator = SimulatedCoordinator(self)
         self.coordinator.start(opened(plan, term=1, rounds=rounds, first=0, here=self.devices, blueprint=self.model))
 
@@ -184,10 +187,11 @@ class SimulatedRun:
 
 
 def simulate_run(
-    seed: int, device: type[Device] = Device, disk: type[Disk] = Disk, faults: int = 4, rounds: int = 14
-) -> RunOutcome:
+    seed: int, device: type[Device] = Device, disk: type[Disk] = Disk, faults: int = 4, rounds: int = 14,
+    schedule: str = DEFAULT_SCHEDULE,
+) -> RunOutcome:  # fmt: skip
     """One run; a Violation if a promise is broken, or it neither ends nor stops."""
-    run = SimulatedRun(seed, device, disk, faults, rounds)
+    run = SimulatedRun(seed, device, disk, faults, rounds, schedule)
     try:
         run.world.run(UNTIL_S)
         if run.outcome is None:

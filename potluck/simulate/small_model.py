@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from potluck.types import Member, Plan, Stage
+from potluck.types import DEFAULT_SCHEDULE, Member, Plan, Stage
 
 BLOCKS, MICRO_BATCHES, ROWS = 6, 4, 8
 TIED = "tied"  # a weight that the first and the last block share
@@ -22,7 +22,7 @@ class SmallModel:
         return frozenset({f"b{i}" for i in blocks} | tied)
 
 
-def even(devices: list[str], stages: int) -> Plan:
+def even(devices: list[str], stages: int, schedule: str = DEFAULT_SCHEDULE) -> Plan:
     """A plan of so many stages, with groups where there are more devices."""
     cuts = [round(i * BLOCKS / stages) for i in range(stages + 1)]
     groups = [devices[i::stages] for i in range(stages)]
@@ -34,7 +34,7 @@ def even(devices: list[str], stages: int) -> Plan:
             members = (Member(device=group[0], share=MICRO_BATCHES),)
         blocks = (cuts[index], cuts[index + 1])
         made.append(Stage(blocks=blocks, group=members, sharing="turns" if len(group) == 1 else "samples"))
-    return Plan(micro_batch_size=ROWS, micro_batches=MICRO_BATCHES, stages=tuple(made))
+    return Plan(micro_batch_size=ROWS, micro_batches=MICRO_BATCHES, stages=tuple(made), schedule=schedule)
 
 
 def seconds(plan: Plan) -> float:

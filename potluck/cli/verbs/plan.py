@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import click
@@ -11,9 +12,11 @@ from potluck.cli.display.plan_lines import code_line, columns, hanging, reasons,
 from potluck.cli.session import emit, failures_as_json
 from potluck.cli.targets import check_writable, write_text
 from potluck.cli.verbs.measured import MeasuredJob
-from potluck.cli.verbs.planners import PlannersAnswer, ground, look, plan_text, run_summary
+from potluck.cli.verbs.planners import PlannersAnswer, ground, look, look_at_bounds, plan_text, run_summary
 from potluck.plan.events.event_simulation import Simulated
 from potluck.plan.explain import Explainer, bound_words
+from potluck.plan.search.bounds import BoundOutlook
+from potluck.plan.search.bounds import words as bound_outlook_words
 from potluck.plan.search.plan_search import Found
 from potluck.settings.verb_settings import PlanSettings
 from potluck.simulate.outlook import Outlook, run
@@ -29,18 +32,30 @@ def plan(job_file: str, settings: PlanSettings) -> int:
         it = ground(job_file, settings)
         answer = look(settings.planner, it, settings.plan_seconds)
         result = run(answer.plan, it.facts, it.profile)
+        outlooks = look_at_bounds(answer, it, settings.plan_seconds)
         if settings.out is not None:
             write_text(settings.out, plan_text(answer.plan), "--out")
     if settings.json:
-        emit(summary(answer, result, it))
+        emit(summary(answer, result, it) | {"staleness": [_of_bound(one) for one in outlooks]})
     else:
-        _show(answer, result, it, settings)
+        _show(answer, result, it, settings, outlooks)
     return 0 if result.fits else 1
 
 
-def _show(answer: PlannersAnswer, result: Outlook, it: MeasuredJob, settings: PlanSettings) -> None:
+def _of_bound(one: BoundOutlook) -> dict[str, Any]:
+    return {
+        "staleness": one.staleness, "round_s": one.found.round_s, "rounds_per_hour": one.rounds_per_hour,
+        "most_bytes": one.most_bytes, "plan": msgspec.to_builtins(one.found.plan),
+    }  # fmt: skip
+
+
+def _show(
+    answer: PlannersAnswer, result: Outlook, it: MeasuredJob, settings: PlanSettings,
+    outlooks: Sequence[BoundOutlook] = (),
+) -> None:  # fmt: skip
     width = columns()
     told = [*reasons(explainer(result, it)), *verdict(answer, result)]
+    told += [f"staleness   {bound_outlook_words(outlooks)}"] if outlooks else []
     told += [line] if (line := code_line(result)) is not None else []
     if settings.out is not None:
         told.append(f"written to  {settings.out}; train with --plan {settings.out}")

@@ -13,6 +13,7 @@ from potluck.commands.here import local_fleet
 from potluck.plan.groups import shareable
 from potluck.plan.named_planners import OWN, check_planner, planned_by
 from potluck.plan.schedule.known_schedules import schedule_for
+from potluck.plan.search.bounds import BoundOutlook, bounds
 from potluck.plan.search.plan_search import Found, find_plan
 from potluck.profile.store import load
 from potluck.settings.fleet_file import read_fleet
@@ -67,6 +68,16 @@ def ask(planner: str, it: MeasuredJob, seconds: float) -> PlannersAnswer:
         return PlannersAnswer(planner, msgspec.structs.replace(plan, schedule=schedule) if it.job.staleness else plan)
     found = find_plan(facts, it.profile, it.sizes, seconds=seconds, schedule=schedule)
     return PlannersAnswer(planner, found.plan, found)
+
+
+def look_at_bounds(answer: PlannersAnswer, it: MeasuredJob, seconds: float) -> tuple[BoundOutlook, ...]:
+    """What other bounds on staleness would give, where the plan is our planner's."""
+    if answer.found is None:
+        return ()
+    facts, known = shareable(it.facts, it.job.batchnorm), {it.job.staleness: answer.found}
+    with working() as say:
+        say(f"looking at what late gradients would give, {seconds:g} s")
+        return bounds(facts, it.profile, it.sizes, known, seconds)
 
 
 def run_summary(run: Outlook) -> dict[str, Any]:

@@ -168,7 +168,8 @@ class CostModel:
             swap = np.array([self._swap_s(line[a], line[b], size) for line in lines])
             finished[a] = finished[b] = np.maximum(finished[a], finished[b]) + swap
         feed = np.array([sum(s.feed_s for s in line) for line in lines])
-        alone = np.max(finished, axis=0) + self.profile.commit_s
+        commit_s = [self.tables.commit_s(sum(len(s.stage.group) for s in line)) for line in lines]
+        alone = np.max(finished, axis=0) + np.array(commit_s)
         if not self.schedule.flushes:
             alone = steady_s(lines, pipeline, alone, 1 + self.schedule.staleness)
         total: Array = np.maximum(alone, feed)

@@ -145,6 +145,10 @@ class Tables:
         link = self._links.get((source, target))
         return 0.0 if link is None else link.latency_s
 
+    def commit_s(self, devices: int) -> float:
+        """From the last report of so many devices to the verdict; a lone device decides by itself."""
+        return self.profile.commit_s if devices > 1 else 0.0
+
     def trunk(self, source: str, target: str) -> str:
         """The line that this way shares with others; none, if empty."""
         return self._trunks.get((source, target), "")

@@ -255,7 +255,7 @@ class _World:
         reports = self.ready.setdefault(round, {})
         reports[device] = now
         if len(reports) == len(self.plan.devices):
-            end = max(reports.values()) + self.profile.commit_s
+            end = max(reports.values()) + self.tables.commit_s(len(reports))
             self.ends.append(end)
             self._arrive(("verdict", round), end)
 

@@ -52,6 +52,7 @@ def lower_bound_s(cost: CostModel, deadline: float = float("inf")) -> float:
 class _Figures:
     """A group on every run of blocks [i, j), at its best."""
 
+    members: int
     busy: Array  # seconds of a micro-batch, of the whole group
     awaited: Array  # of these, what others may wait for: all but weight gradients that can be put off
     passage: Array  # of one micro-batch, forward and backward, as far as others wait for it
@@ -137,7 +138,7 @@ class _Bound:
             chosen = weighted.argmin(axis=0)
             load = np.bincount(chosen, weights=work[chosen, np.arange(self.blocks)], minlength=len(work))
             weights = weights * (1.0 + 0.2 / (1 + turn) * (load / max(float(load.mean()), 1e-12) - 1.0)).clip(0.5, 2.0)
-        return best + self.cost.profile.commit_s
+        return best
 
     def improve(self, groups: Groups, least: float, floor: float) -> float:
         """The smaller of `least` and what this sequence needs at least, to within a step; not below `floor`."""
@@ -168,7 +169,7 @@ class _Bound:
         `before` is what passes until a stage can begin, `after` what is left to do when it has ended, `around` both;
         summing gradients happens at the same time as what is left.
         """
-        m, commit = self.cost.micro_batches, self.cost.profile.commit_s
+        m, commit = self.cost.micro_batches, self.cost.tables.commit_s(sum(group.members for group in spans))
         before = np.full(self.blocks + 1, np.inf)
         before[0] = 0.0
         after = around = before
@@ -200,7 +201,7 @@ class _Bound:
         if len(group) == 1:  # nobody to share a micro-batch with
             step = self.alone[group[0]]
             awaited = self.alone_awaited[group[0]]
-            return _Figures(step, awaited, awaited, self.alone_forward[group[0]], update, m * step, m * step)
+            return _Figures(1, step, awaited, awaited, self.alone_forward[group[0]], update, m * step, m * step)
         early = np.array([self.awaited[d] for d in group])
         busy, awaited, ahead = (1.0 / (1.0 / np.maximum(s, 1e-12)).sum(axis=0) for s in (steps, early, forwards))
         passage = np.where(self.whole, early.min(axis=0), awaited)
@@ -210,7 +211,7 @@ class _Bound:
         late, turns = self._summed_s(group, m * steps), self._summed_s(group, m * alone, backward)
         samples = self._summed_s(group, (m - 1) * steps + forwards)
         hidden = np.where(self.whole, turns, np.minimum(turns, samples))
-        return _Figures(busy, awaited, passage, ahead, update, late, hidden)
+        return _Figures(len(group), busy, awaited, passage, ahead, update, late, hidden)
 
     def _summed_s(self, group: tuple[str, ...], work: Array, but: Array | float = 0.0) -> Array:
         """The least seconds in which members can do their parts of the work, but for so much, and then send gradients.

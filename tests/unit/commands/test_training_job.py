@@ -7,6 +7,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from msgspec.structs import replace
 
 from potluck.commands.training_job import _check_memory, choose_plan, interrupted, terms_before, train
 from potluck.coordinator.options import Options
@@ -19,7 +20,7 @@ from tests.unit.builders import chain, facts, fleet
 
 
 def prepared(batch_size: int = 32, micro_batch: int = 4) -> Any:
-    job = SimpleNamespace(batch_size=batch_size, micro_batch=micro_batch, batchnorm="refuse")
+    job = SimpleNamespace(batch_size=batch_size, micro_batch=micro_batch, batchnorm="refuse", staleness=0)
     return SimpleNamespace(job=job, facts=facts(4))
 
 
@@ -88,3 +89,14 @@ def test_training_while_a_job_file_is_read_is_refused() -> None:
             train(small_job())
     finally:
         BEING_READ.reset(token)
+
+
+def test_a_plan_whose_gradients_are_as_late_as_the_job_wants_is_taken_and_no_other() -> None:
+    here, late = fleet("d0", "d1"), prepared()
+    late.job.staleness = 1
+    plan = choose_plan(late, None, here)
+    assert plan.schedule == "steady"
+    with pytest.raises(InputError, match=r"schedule 'steady' makes gradients 1 steps late, .* staleness is 0; give"):
+        choose_plan(prepared(), plan, here)
+    with pytest.raises(InputError, match=r"schedule '1f1b' makes gradients 0 steps late"):
+        choose_plan(late, replace(plan, schedule="1f1b"), here)

@@ -47,7 +47,9 @@ def proposed(
     monkeypatch.setattr(trying, "shareable", lambda *_: None)
     monkeypatch.setattr(trying, "Tables", lambda _: None)
     monkeypatch.setattr(trying, "levelled", lambda given, *_: level or given)
-    prepared = cast(PreparedJob, SimpleNamespace(facts=None, job=cast(Any, SimpleNamespace(batchnorm=None))))
+    prepared = cast(
+        PreparedJob, SimpleNamespace(facts=None, job=cast(Any, SimpleNamespace(batchnorm=None, staleness=0)))
+    )
     return _Proposals(prepared, [], TRIES).best(PROFILE, attempts, last=last)
 
 

@@ -49,9 +49,12 @@ def test_waiting_for_samples_and_committing_are_named() -> None:
     profile = a_profile(0, a_model(0, 6), [1.0])
     far = replace(profile, links=tuple(replace(link, latency_s=3.0) for link in profile.links))
     assert explained("single", far).bottleneck().startswith("a round waits for samples from the coordinator: ")
-    round_s = explained("single", profile).simulated.round_s
-    slow = explained("single", replace(profile, commit_s=round_s)).bottleneck()
-    assert slow.startswith("committing takes 50% of a round; d0 (stage 1) computes 50%")
+    two = a_profile(0, a_model(0, 6), [1.0, 1.0])
+    round_s = explained("1f1b", two).simulated.round_s
+    slow = explained("1f1b", replace(two, commit_s=round_s)).bottleneck()
+    assert slow.startswith("committing takes 50% of a round; d")
+    alone = explained("single", replace(profile, commit_s=round_s)).bottleneck()
+    assert "committing" not in alone  # a lone device decides by itself
 
 
 def test_each_cut_says_what_one_block_either_way_would_cost() -> None:

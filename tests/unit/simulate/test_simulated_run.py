@@ -18,20 +18,22 @@ from potluck.simulate.simulated_device import Device
 from potluck.simulate.simulated_run import RunOutcome, SimulatedRun, simulate_run
 from potluck.simulate.world import Disk, Violation
 from potluck.wire.messages import Abandon, Holding
-from tests.unit.simulate.wrong_devices import WRONG_DEVICES, NeverFlushes
+from tests.unit.simulate.wrong_devices import WRONG_DEVICES, NeverFlushes, UsesTheNewest
 
 SEEDS = 1000
 MORE = range(SEEDS, 20_000)
+SCHEDULES = ("1f1b", "steady")
 FAILED_ONCE: tuple[int, ...] = (241, 459, 1374)  # seeds that broke a promise while this was written
 
 
-def runs(seeds: range) -> list[RunOutcome]:
-    return [simulate_run(seed) for seed in seeds]
+def runs(seeds: range, schedule: str) -> list[RunOutcome]:
+    return [simulate_run(seed, schedule=schedule) for seed in seeds]
 
 
+@pytest.mark.parametrize("schedule", SCHEDULES)
 @pytest.mark.parametrize("half", [0, 1])
-def test_no_promise_is_broken_whatever_happens(half: int) -> None:
-    outcomes = runs(range(half * SEEDS // 2, (half + 1) * SEEDS // 2))
+def test_no_promise_is_broken_whatever_happens(half: int, schedule: str) -> None:
+    outcomes = runs(range(half * SEEDS // 2, (half + 1) * SEEDS // 2), schedule)
     finished = sum(outcome.finished for outcome in outcomes)
     assert finished > 0.95 * len(outcomes)  # the others lost everybody, or two to the same round
     assert sum(outcome.terms > 2 for outcome in outcomes) > 0.2 * len(outcomes)
@@ -40,10 +42,11 @@ def test_no_promise_is_broken_whatever_happens(half: int) -> None:
 
 
 @pytest.mark.full
+@pytest.mark.parametrize("schedule", SCHEDULES)
 @pytest.mark.parametrize("part", range(4))
-def test_nor_in_many_more_runs(part: int) -> None:
+def test_nor_in_many_more_runs(part: int, schedule: str) -> None:
     for seed in MORE[part::4]:
-        simulate_run(seed, faults=6)
+        simulate_run(seed, faults=6, schedule=schedule)
 
 
 @pytest.mark.parametrize("seed", FAILED_ONCE)
@@ -66,18 +69,23 @@ def test_a_seed_is_a_run() -> None:
     assert simulate_run(7) == simulate_run(7)
 
 
-def first_found(device: type[Device] = Device, disk: type[Disk] = Disk) -> int:
+def first_found(device: type[Device] = Device, disk: type[Disk] = Disk, schedule: str = "1f1b") -> int:
     for seed in range(SEEDS):
         try:
-            simulate_run(seed, device, disk)
+            simulate_run(seed, device, disk, schedule=schedule)
         except Violation:
             return seed
     return SEEDS
 
 
+@pytest.mark.parametrize("schedule", SCHEDULES)
 @pytest.mark.parametrize("wrong", WRONG_DEVICES)
-def test_a_device_that_does_wrong_is_noticed(wrong: type[Device]) -> None:
-    assert first_found(wrong) < SEEDS
+def test_a_device_that_does_wrong_is_noticed(wrong: type[Device], schedule: str) -> None:
+    assert first_found(wrong, schedule=schedule) < SEEDS
+
+
+def test_a_device_that_uses_other_weights_than_its_round_says_is_noticed() -> None:
+    assert first_found(UsesTheNewest, schedule="steady") < SEEDS
 
 
 def test_a_ledger_that_is_not_flushed_is_noticed() -> None:

@@ -13,7 +13,7 @@ class ForgetsMomentum(Device):
     """Gives weights away without what the optimizer keeps."""
 
     def given(self, numbers: Numbers) -> Numbers:
-        return {name: (weights, 1) for name, (weights, _) in numbers.items()}
+        return {name: (weights, 1, before) for name, (weights, _, before) in numbers.items()}
 
 
 class CopiesTooOld(Device):
@@ -51,6 +51,14 @@ class KeepsItsState(Device):
     def put_together(self, parts: Iterable[Numbers]) -> Numbers:
         whole = super().put_together(parts)
         return whole | {name: number for name, number in self._numbers.items() if name in whole}
+
+
+class UsesTheNewest(Device):
+    """Computes with newer weights than the round is meant for, once they are there."""
+
+    def commit(self, numbers: Numbers, round: int) -> Numbers:
+        fresh = {name: (weights, optimizer, weights) for name, (weights, optimizer, _) in numbers.items()}
+        return super().commit(fresh if round == 7 and self.name == "d1" else numbers, round)
 
 
 class NeverFlushes(Disk):
