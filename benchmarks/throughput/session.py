@@ -27,13 +27,14 @@ END_S = 60.0
 class Ours:
     """A context in which every device has joined."""
 
-    def __init__(self, bed: Testbed, logs: Path) -> None:
-        self._bed, self._logs = bed, logs
+    def __init__(self, bed: Testbed, logs: Path, worker: str = "benchmarks.throughput.ours") -> None:
+        """`worker` is the program in the coordinator's place."""
+        self._bed, self._logs, self._worker = bed, logs, worker
         self._lines: queue.Queue[str] = queue.Queue()
 
     def __enter__(self) -> Ours:
         self._logs.mkdir(parents=True, exist_ok=True)
-        command = [sys.executable, "-W", "ignore", "-m", "benchmarks.throughput.ours"]
+        command = [sys.executable, "-W", "ignore", "-m", self._worker]
         command += ["--listen", coordinator_address(self._bed), "--devices", str(len(self._bed.devices))]
         with (self._logs / "coordinator.log").open("ab") as log:
             self._coordinator = self._bed.start(
@@ -73,19 +74,20 @@ class Ours:
             "model": cell.model, "batch": cell.batch, "planners": planners, "seconds": seconds,
             "micro_batch": micro_batch, "try_plan_s": try_plan_s,
         }  # fmt: skip
-        answers: list[dict[str, Any]] = self._ask(request, timeout_s)["answers"]
+        answers: list[dict[str, Any]] = self.ask(request, timeout_s)["answers"]
         return answers
 
     def train(self, planner: str, timeout_s: float) -> dict[str, Any]:
         """What training by a planner's plan came to."""
-        return self._ask({"planner": planner}, timeout_s)
+        return self.ask({"planner": planner}, timeout_s)
 
     def train_by(self, cell: Cell, plan: dict[str, Any], rounds: int, timeout_s: float) -> dict[str, Any]:
         """What training by a given plan came to."""
         request = {"model": cell.model, "batch": cell.batch, "given": plan, "rounds": rounds}
-        return self._ask(request, timeout_s)
+        return self.ask(request, timeout_s)
 
-    def _ask(self, request: dict[str, Any], timeout_s: float) -> dict[str, Any]:
+    def ask(self, request: dict[str, Any], timeout_s: float) -> dict[str, Any]:
+        """What the worker answers to a request."""
         assert self._coordinator.stdin is not None
         self._coordinator.stdin.write(json.dumps(request).encode() + b"\n")
         self._coordinator.stdin.flush()

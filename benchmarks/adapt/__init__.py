@@ -1,0 +1,1 @@
+"""Rounds that overlap, and plans that follow devices: what they give on devices as they are."""
