@@ -24,6 +24,7 @@ class RunFacts(Value, frozen=True, kw_only=True):
     epochs: int | None
     rounds: int | None
     seed: int
+    staleness: int = 0  # steps that gradients are late
     run: str = ""  # by which devices that hold its states know it
 
 

@@ -48,6 +48,7 @@ class Position(Value, frozen=True, kw_only=True):
     batch_size: int
     program: str  # digest of the program
     data: str = ""  # digest of the first samples
+    staleness: int = 0  # steps that gradients are late
 
 
 class FileFacts(Value, frozen=True, kw_only=True):

@@ -108,6 +108,7 @@ class Checkpointer:
             batch_size=job.batch_size,
             program=self._run.digest,
             data=self._run.data_digest,
+            staleness=job.staleness,
         )
 
     def write_final(self) -> Any:

@@ -41,8 +41,9 @@ class RunFolder:
             self._lock = _lock(path)
             (path / PROGRAM).write_bytes(program)
             facts = RunFacts(
-                samples=job.sample_count, batch_size=job.batch_size, epochs=job.epochs, rounds=job.rounds, seed=job.seed
-            )
+                samples=job.sample_count, batch_size=job.batch_size, epochs=job.epochs, rounds=job.rounds,
+                seed=job.seed, staleness=job.staleness,
+            )  # fmt: skip
             self.run_id = known_run(path) or secrets.token_hex(8)
             write_facts(path, msgspec.structs.replace(facts, run=self.run_id))
             self.terms = TermLog(path / TERMS)
@@ -138,6 +139,7 @@ def load_resume(path: Path, digest: str, data_digest: str, job: Job) -> Resumed:
             found.path,
             ("seed", job.seed, position.seed),
             ("batch_size", job.batch_size, position.batch_size),
+            ("staleness", job.staleness, position.staleness),
             ("number of samples", job.sample_count, position.sample_count),
             ("model (digest)", digest[:12], position.program[:12]),
             ("first samples (digest)", data_digest[:12], position.data[:12] or data_digest[:12]),
@@ -168,6 +170,7 @@ def check_resumable(path: Path, digest: str, data_digest: str, job: Job) -> None
         path,
         ("seed", job.seed, facts.seed),
         ("batch_size", job.batch_size, facts.batch_size),
+        ("staleness", job.staleness, facts.staleness),
         ("number of samples", job.sample_count, facts.samples),
         ("model (digest)", digest[:12], program[:12]),
     )

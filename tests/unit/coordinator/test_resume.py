@@ -81,6 +81,7 @@ def test_what_was_stopped_failed_or_has_no_model_yet_goes_on(tmp_path: Path) -> 
         ({"digest": "def"}, r"made with model \(digest\) abc, the job now has def"),
         ({"seed": 6}, "made with seed 5, the job now has 6"),
         ({"batch_size": 4}, "made with batch_size 8, the job now has 4"),
+        ({"staleness": 1}, "made with staleness 0, the job now has 1"),
     ],
 )
 def test_another_job_is_told_what_differs_and_what_to_do(tmp_path: Path, changes: dict[str, Any], words: str) -> None:
