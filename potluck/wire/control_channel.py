@@ -85,7 +85,8 @@ class ControlServer(Generic[In, Out]):
 
     def send(self, peer_id: int, message: Out) -> None:
         """Queue a message, from any thread. To a peer that is gone it goes nowhere: `Disconnected` says so."""
-        self._thread.post(self._post, peer_id, msgspec.json.encode(message))
+        data = msgspec.json.encode(message)
+        self._thread.post(self._with, peer_id, lambda conversation: conversation.post(data))
 
     def accept(self, peer_id: int) -> None:
         """Let a peer say as much as it likes from now on, from any thread."""
@@ -93,7 +94,7 @@ class ControlServer(Generic[In, Out]):
 
     def watch(self, peer_id: int, watch: Watch) -> None:
         """Judge a peer's silence by this from now on, from any thread."""
-        self._thread.post(self._watch, peer_id, watch)
+        self._thread.post(self._with, peer_id, lambda conversation: conversation.watch_by(watch))
 
     def offer(self, digest: str, data: bytes) -> None:
         """Let clients fetch these bytes by their SHA-256, from now on."""
@@ -103,7 +104,7 @@ class ControlServer(Generic[In, Out]):
 
     def disconnect(self, peer_id: int, why: str) -> None:
         """End one connection and tell the peer why, from any thread; `Disconnected` follows."""
-        self._thread.post(self._end, peer_id, why)
+        self._thread.post(self._with, peer_id, lambda conversation: conversation.end(why))
 
     def close(self) -> None:
         """End every connection and free the port; more than once does no harm."""
@@ -184,20 +185,10 @@ class ControlServer(Generic[In, Out]):
             raise web.HTTPNotFound(text="no such blob")
         return web.Response(body=data)
 
-    def _post(self, peer_id: int, data: bytes) -> None:
+    def _with(self, peer_id: int, deed: Callable[[Conversation[In]], None]) -> None:
         conversation = self._conversations.get(peer_id)
         if conversation is not None:
-            conversation.post(data)
-
-    def _watch(self, peer_id: int, watch: Watch) -> None:
-        conversation = self._conversations.get(peer_id)
-        if conversation is not None:
-            conversation.watch_by(watch)
-
-    def _end(self, peer_id: int, why: str) -> None:
-        conversation = self._conversations.get(peer_id)
-        if conversation is not None:
-            conversation.end(why)
+            deed(conversation)
 
 
 class ControlClient(Generic[In, Out]):
