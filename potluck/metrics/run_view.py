@@ -178,6 +178,18 @@ def evaluation_text(record: EvaluationRecord, best_metric: str = "") -> str:
     return " · ".join([*parts, best] if record.best else parts)
 
 
+def progress_text(view: RunView, left_s: float | None) -> str:
+    """How far a run is, how fast, and how long the rest takes, if that is known."""
+    parts = [f"{view.done}/{view.rounds}", f"epoch {view.epoch + 1}/{view.epochs}"]
+    if view.loss is not None:
+        parts.append(f"loss {view.loss:.4f}")
+    if (rate := view.samples_per_s()) is not None:
+        parts.append(f"{rate:,.0f} samples/s")
+    if left_s is not None:
+        parts.append(f"{duration_text(left_s)} left")
+    return " · ".join(parts)
+
+
 def sparkline(values: list[float], width: int) -> str:
     """The values as a line of bars at most so wide, lowest to highest; each bar is the mean of its values.
 
