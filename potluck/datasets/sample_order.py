@@ -8,7 +8,7 @@ does.
 
 from __future__ import annotations
 
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -36,17 +36,6 @@ class RoundSamples(NamedTuple):
     epoch: int
     index_in_epoch: int  # of the round
     ids: tuple[int, ...]  # in order; fewer than a batch at the end of an epoch
-
-
-class DataOrder(Protocol):
-    """Which samples each round uses. Both may be called at any time, for any round, any number of times."""
-
-    @property
-    def rounds(self) -> int:
-        """How many rounds there are."""
-
-    def round(self, round: int) -> RoundSamples:
-        """The samples of a round."""
 
 
 class SampleOrder:
@@ -106,6 +95,9 @@ class PlainOrder:
         _check_round(round, self.rounds)
         start = round * self.batch_size
         return RoundSamples(0, round, tuple(range(start, min(start + self.batch_size, self.count))))
+
+
+DataOrder: TypeAlias = SampleOrder | PlainOrder  # of both, any round may be asked for at any time, and again
 
 
 def _check_round(round: int, rounds: int) -> None:
