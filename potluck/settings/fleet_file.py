@@ -73,10 +73,7 @@ def _made(
     fields = _fields(item, readers, f"{where}.")
     if needed not in fields:
         raise InputError(f"{where}.{needed}: missing; give {wanted}")
-    try:
-        return make(**fields)
-    except InputError as error:
-        raise InputError(f"{where}: {error}") from None
+    return values.read(lambda given: make(**given), fields, where)
 
 
 def _fields(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from potluck import units
 from potluck.advice import did_you_mean, said
@@ -15,6 +15,8 @@ MAX_FILE_BYTES = 1 << 20
 _MOST_BITS = 256  # of a whole number that anybody means
 
 Reader = Callable[[object], Any]
+V = TypeVar("V")
+T = TypeVar("T")
 
 
 def read_toml(path: Path, kind: str, page: str) -> dict[str, Any]:
@@ -46,7 +48,7 @@ def read_table(
     return found
 
 
-def read(reader: Reader, value: object, where: str) -> Any:
+def read(reader: Callable[[V], T], value: V, where: str) -> T:
     """What a reader makes of a value; an InputError begins with where that stands."""
     try:
         return reader(value)
