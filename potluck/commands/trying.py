@@ -17,6 +17,7 @@ from potluck.coordinator.fleet.live_fleet import LiveFleet
 from potluck.coordinator.options import Options
 from potluck.coordinator.samples.prepared_job import PreparedJob
 from potluck.coordinator.training import run_on
+from potluck.job.job import Job
 from potluck.metrics.folds import rounds
 from potluck.metrics.records import RECORDS, read
 from potluck.plan.cost.tables import Tables
@@ -176,18 +177,21 @@ def a_few_rounds(
 
     Who wants to stop gets what the rounds so far took, at least one.
     """
-    job = replace(
-        prepared.job, rounds=count, epochs=None, eval_data=None, metrics={}, reduce=None, best=None, patience=None,
-        eval_every=None, checkpoint_every=count, callbacks=(),
-    )  # fmt: skip
+    job = shorten(prepared.job, count)
     with tempfile.TemporaryDirectory() as folder:
-        options = Options(
-            run_dir=Path(folder) / "run", timeout_s=timeout_s, should_stop=should_stop, keeps=False
-        )  # fmt: skip
+        options = Options(run_dir=Path(folder) / "run", timeout_s=timeout_s, should_stop=should_stop, keeps=False)
         result = run_on(live, replace(prepared, job=job), plan, options)
         every = rounds(read(result.run_dir / RECORDS))
     found = every[min(_WARM_UP if count > _WARM_UP + 1 else 1, len(every) - 1) :]
     return statistics.median(r.seconds for r in found), _spent(found)
+
+
+def shorten(job: Job, rounds: int) -> Job:
+    """The job, for so many rounds, without evaluation."""
+    return replace(
+        job, epochs=None, rounds=rounds, eval_data=None, metrics={}, reduce=None, best=None, patience=None,
+        eval_every=None, checkpoint_every=rounds, callbacks=(),
+    )  # fmt: skip
 
 
 def _spent(found: Sequence[RoundRecord]) -> Spent:
