@@ -39,19 +39,9 @@ _MEASURING = (
 )
 _FRESH = click.option("--fresh", is_flag=True, default=None, help="Measure everything, whatever is kept from before.")
 _PLAN_SECONDS = click.option("--plan-seconds", metavar="TIME", help="How long to look for a plan.  [default: 2s]")
-_DATA = click.option(
-    "--data", multiple=True, metavar="NAME=PATH", callback=lambda context, option, given: given or None,
-    help="A data set of this device's own, which never leaves it; NAME:eval=PATH to judge by.",
-)  # fmt: skip
-_SYNC = (
-    click.option(
-        "--sync", metavar="POLICY", help="Devices train on their own data: ours, adsp, adacomm, local, ssp, asp, bsp."
-    ),
-    click.option(
-        "--data", multiple=True, metavar="NAME=PATH", callback=lambda context, option, given: given or None,
-        help="With --sync: what local devices own; {device} in it is a device's name.",
-    ),
-)  # fmt: skip
+_SYNC = click.option(
+    "--sync", metavar="POLICY", help="Devices train on their own data: ours, adsp, adacomm, local, ssp, asp, bsp."
+)
 _TRIES = click.option(
     "--tries", metavar="N", help="Try so many plans for a few rounds each, and keep the fastest.  [default: 0]"
 )
@@ -61,6 +51,7 @@ _JOINING = (
     ),
     click.option("--devices", metavar="N", help="How many devices join from elsewhere.  [default: 0]"),
     click.option("--no-local", is_flag=True, default=None, help="This machine coordinates and does not compute."),
+    _PLAIN,
 )
 _FLEET = (
     click.option("--local", metavar="SPEEDS", help="Emulated devices here: 1,0.5,0.25 or desk=1,pi=0.25."),
@@ -84,6 +75,13 @@ def _settled(kind: type[S], flags: Mapping[str, Any], config: Path | None) -> S:
         if flags.get("json"):
             said_as_json(str(error), error.exit_code)
         raise
+
+
+def _data(words: str) -> Callable[[Verb], Verb]:
+    """The flag that names data sets; not given at all it is None, as others are, so that it hides no setting."""
+    return click.option(
+        "--data", multiple=True, metavar="NAME=PATH", help=words, callback=lambda context, option, given: given or None
+    )
 
 
 def _options(*decorators: Callable[[Verb], Verb]) -> Callable[[Verb], Verb]:
@@ -141,14 +139,11 @@ def demo(devices: str, run_dir: Path | None, json: bool | None) -> int:
 @click.option(
     "--chaos", metavar="SCRIPT", help="Rehearse losses: a TOML file says what befalls whom (docs/survival.md)."
 )
-@_options(*_SYNC)
+@_options(_SYNC, _data("With --sync: what local devices own; {device} in it is a device's name."))
 @click.option("--run-dir", metavar="DIR", help="Where the run is kept.  [default: runs/<time>]")
 @click.option("--resume", is_flag=True, help="Go on with the run in --run-dir, or with the newest one in runs/.")
 @click.option("--detach", is_flag=True, help="Train on when this terminal is closed; see status, attach and stop.")
-@_options(*_JOINING)
-@_PLAIN
-@_CONFIG
-@_JSON
+@_options(*_JOINING, _CONFIG, _JSON)
 def train(job: str, resume: bool, detach: bool, config: Path | None, **flags: Any) -> int:
     """Train the job of a Python file (its name `job`, or another as FILE.py:NAME).
 
@@ -180,10 +175,7 @@ def train(job: str, resume: bool, detach: bool, config: Path | None, **flags: An
 @click.option("--load", metavar="FILE", help="Show a saved profile instead of measuring.")
 @_options(*_MEASURING)
 @_FRESH
-@_options(*_JOINING)
-@_PLAIN
-@_CONFIG
-@_JSON
+@_options(*_JOINING, _CONFIG, _JSON)
 def profile(job: str, config: Path | None, **flags: Any) -> int:
     """Measure what the job's model costs each device, block by block, and what the links carry.
 
@@ -225,10 +217,7 @@ _OF_SIMULATE = tuple(
 @click.argument("job")
 @_options(*_FOR_PLANNING, *_OF_SIMULATE)
 @click.option("--out", metavar="FILE", help="Write the plan there, for --plan.")
-@_options(*_JOINING)
-@_PLAIN
-@_CONFIG
-@_JSON
+@_options(*_JOINING, _CONFIG, _JSON)
 def plan(job: str, config: Path | None, **flags: Any) -> int:
     """Find a plan for the job, and say why it is what it is. Nothing is trained.
 
@@ -254,10 +243,7 @@ def plan(job: str, config: Path | None, **flags: Any) -> int:
 @click.option("--slow", multiple=True, metavar="NAME=X", help="What if this device took X times as long?")
 @click.option("--link", multiple=True, metavar="A,B=RATE", help="What if this link (or all=RATE) were so fast?")
 @click.option("--batch-size", type=click.IntRange(1), metavar="N", help="What if a round had N samples?")
-@_options(*_JOINING)
-@_PLAIN
-@_CONFIG
-@_JSON
+@_options(*_JOINING, _CONFIG, _JSON)
 def simulate(job: str, config: Path | None, **flags: Any) -> int:
     """Say what training would come to, on devices you have or only think of. Nothing is trained.
 
@@ -285,9 +271,8 @@ def simulate(job: str, config: Path | None, **flags: Any) -> int:
 @click.option("--memory", metavar="SIZE", help="Most memory to use: 512MB.  [default: no limit]")
 @click.option("--hold", metavar="TIME", help="How long to wait for a coordinator that is not there.  [default: 5min]")
 @click.option("--chaos", is_flag=True, default=None, help="Misbehave when a rehearsal (train --chaos) says so.")
-@_DATA
-@_PLAIN
-@_CONFIG
+@_data("A data set of this device's own, which never leaves it; NAME:eval=PATH to judge by.")
+@_options(_PLAIN, _CONFIG)
 def join(address: str, config: Path | None, **flags: Any) -> int:
     """Compute for the coordinator at HOST:PORT until its run is over.
 
@@ -305,9 +290,7 @@ def join(address: str, config: Path | None, **flags: Any) -> int:
 @click.argument("job", required=False)
 @click.option("--run", "run_dir", type=Path, metavar="DIR", help="Judge a finished run instead of training.")
 @click.option("--rounds", type=click.IntRange(1), default=8, show_default=True, help="How many to compare.")
-@_options(*_FLEET, _PLAN)
-@_CONFIG
-@_JSON
+@_options(*_FLEET, _PLAN, _CONFIG, _JSON)
 def verify(job: str | None, run_dir: Path | None, rounds: int, config: Path | None, **flags: Any) -> int:
     """Is it the same numbers? And was every sample used exactly once?
 
