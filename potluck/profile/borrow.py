@@ -12,6 +12,7 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
+from potluck.profile.cells import step_s
 from potluck.types import BlockProfile, DeviceProfile, Timing
 
 Ratios = dict[int, float]  # rows → how much longer a block takes on a device than on its lender
@@ -85,16 +86,12 @@ def _scaled(cell: Timing, factor: float) -> Timing:
 
 def _ratios(mine: BlockProfile, theirs: BlockProfile) -> Ratios:
     """Of the block, where both have measured it."""
-    lent = {cell.rows: _step_s(cell) for cell in theirs.timings if cell.measured}
+    lent = {cell.rows: step_s(cell) for cell in theirs.timings if cell.measured}
     return {
-        cell.rows: _step_s(cell) / lent[cell.rows]
+        cell.rows: step_s(cell) / lent[cell.rows]
         for cell in mine.timings
-        if cell.measured and lent.get(cell.rows) and _step_s(cell)
+        if cell.measured and lent.get(cell.rows) and step_s(cell)
     }
-
-
-def _step_s(cell: Timing) -> float:
-    return cell.forward_s + cell.backward_s
 
 
 def _measured(device: DeviceProfile) -> int:

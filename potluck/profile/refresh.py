@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Mapping, Sequence
 
-from potluck.profile.cells import only
+from potluck.profile.cells import only, step_s
 from potluck.profile.network import PROCESSOR_BOUND_BYTES_S, DevicePair, Probing, Trunk
 from potluck.types import DeviceProfile, LinkProfile, Timing
 from potluck.units import factor_text, milliseconds
@@ -22,14 +22,13 @@ def cell_to_retime(profile: DeviceProfile, rows: int) -> int | None:
         for index, block in enumerate(profile.blocks)
         if any(cell.rows == rows and cell.measured for cell in block.timings)
     }
-    return max(measured, key=lambda i: measured[i].forward_s + measured[i].backward_s, default=None)
+    return max(measured, key=lambda index: step_s(measured[index]), default=None)
 
 
 def refresh(profile: DeviceProfile, block: int, again: Sequence[Timing], tolerance: float = TOLERANCE) -> str | None:
     """Why the profile no longer holds, in words, or None if it does; the median of what was timed again counts."""
     before = only(profile.blocks[block], again[0].rows)
-    old_s = before.forward_s + before.backward_s
-    new_s = statistics.median(cell.forward_s + cell.backward_s for cell in again)
+    old_s, new_s = step_s(before), statistics.median(map(step_s, again))
     if old_s <= 0:
         return f"block {block} took no time at all before"
     if new_s <= 0:
