@@ -22,7 +22,7 @@ from potluck.metrics.records import (
     RunStarted,
     SyncAdopted,
 )
-from potluck.types import IdleReason, RoundRecord
+from potluck.types import IdleReason, Plan, RoundRecord
 from potluck.units import duration_text, size_text
 
 RECENT_ROUNDS = 30  # over which the rate is taken
@@ -166,7 +166,7 @@ class RunView:
             first, end = stage.blocks
             blocks = f"block {first}" if end == first + 1 else f"blocks {first}-{end - 1}"
             for member in stage.group:
-                share = f" · {member.share} of {_whole(record, index)}" if len(stage.group) > 1 else ""
+                share = f" · {share_text(plan, index, member.share)}" if len(stage.group) > 1 else ""
                 where = f"stage {index + 1} of {len(plan.stages)} · {blocks}{share}"
                 self.lanes[member.device] = Lane(where)
 
@@ -212,8 +212,7 @@ def _towards(old: float, new: float) -> float:
     return LANE_INERTIA * old + (1 - LANE_INERTIA) * new
 
 
-def _whole(record: PlanAdopted, stage: int) -> str:
-    plan = record.plan
-    if plan.stages[stage].sharing == "samples":
-        return f"{plan.micro_batch_size} rows"
-    return f"{plan.micro_batches} turns"
+def share_text(plan: Plan, stage: int, share: int) -> str:
+    """What a device takes of a stage that others hold too."""
+    by_samples = plan.stages[stage].sharing == "samples"
+    return f"{share} of {plan.micro_batch_size} rows" if by_samples else f"{share} of {plan.micro_batches} turns"
