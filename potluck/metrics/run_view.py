@@ -144,6 +144,13 @@ class RunView:
             lane = self.lanes.setdefault(device, Lane(""))
             lane.busy = part if self.done <= self.first_round + 1 else _towards(lane.busy, part)
 
+    def kept(self) -> dict[str, str]:
+        """What the run has to show so far, by name: its last evaluation, checkpoint and copy, if there are any."""
+        judged = self.evaluation
+        text = "" if judged is None else f"{evaluation_text(judged, self.best_metric)}, after round {judged.round}"
+        found = {"evaluation": text, "checkpoint": self.checkpoint, "copy": self.copy}
+        return {name: text for name, text in found.items() if text}
+
     def samples_per_s(self) -> float | None:
         """Samples per second over the last rounds, evaluations and all."""
         if len(self._recent) < 2:

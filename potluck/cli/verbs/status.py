@@ -16,7 +16,7 @@ from potluck.commands.run_state import FoundRun, State, look
 from potluck.commands.which_run import chosen_run, running
 from potluck.coordinator.run_folder.folder_names import MODEL
 from potluck.metrics.records import EvaluationRecord
-from potluck.metrics.run_view import evaluation_text, progress_text
+from potluck.metrics.run_view import progress_text
 from potluck.units import duration_text
 
 SHOWN_INCIDENTS = 4
@@ -56,12 +56,7 @@ def status_lines(found: FoundRun, others: Sequence[FoundRun] = ()) -> list[str]:
     lines += [_fact(device, lane.where) for device, lane in view.lanes.items()]
     lines += [_fact("idle", idle_text(view.idle))] if view.idle else []
     lines += device_lines(parts_of(found.run_dir), "devices   ")
-    if view.evaluation is not None:
-        lines.append(_fact("evaluation", f"{evaluation_text(view.evaluation)}, after round {view.evaluation.round}"))
-    if view.checkpoint:
-        lines.append(_fact("checkpoint", view.checkpoint))
-    if view.copy:
-        lines.append(_fact("copy", view.copy))
+    lines += [_fact(name, text) for name, text in view.kept().items()]
     if records.incidents:
         shown = list(view.messages)[-SHOWN_INCIDENTS:]
         before = f" (the last {len(shown)} of {records.incidents})" if records.incidents > len(shown) else ""
