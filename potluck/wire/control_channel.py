@@ -217,17 +217,16 @@ class ControlClient(Generic[In, Out]):
         self._nobody_yet = nobody_yet
         self._tls = trust.client_context()
         self._url = f"{'http' if self._tls is None else 'https'}://{address}"
-        self._conversation: Conversation[In] | None = None
         self._thread = LoopThread("control client")
         try:
-            self._session, self._talk = self._thread.run(self._connect(timeout_s), timeout_s + 5.0)
+            self._session, self._conversation, self._talk = self._thread.run(self._connect(timeout_s), timeout_s + 5.0)
         except BaseException:
             self._thread.stop()
             raise
 
     def send(self, message: Out) -> None:
         """Queue a message, from any thread. Once the connection is over it goes nowhere: `Disconnected` says so."""
-        self._thread.post(self._post, msgspec.json.encode(message))
+        self._thread.post(self._conversation.post, msgspec.json.encode(message))
 
     def fetch(self, digest: str, timeout_s: float) -> bytes:
         """The bytes with this SHA-256, from the coordinator. DeviceError when they do not come or are not those."""
@@ -251,7 +250,7 @@ class ControlClient(Generic[In, Out]):
 
     # --- in the loop's thread
 
-    async def _connect(self, timeout_s: float) -> tuple[aiohttp.ClientSession, asyncio.Task[None]]:
+    async def _connect(self, timeout_s: float) -> tuple[aiohttp.ClientSession, Conversation[In], asyncio.Task[None]]:
         session = aiohttp.ClientSession()
         try:
             socket = await self._open(session, timeout_s)
@@ -259,8 +258,7 @@ class ControlClient(Generic[In, Out]):
             await session.close()
             raise
         conversation = Conversation(socket, self._decoder, self._deliver, self._silence_s)
-        self._conversation = conversation
-        return session, asyncio.create_task(self._converse(conversation))
+        return session, conversation, asyncio.create_task(self._converse(conversation))
 
     async def _open(self, session: aiohttp.ClientSession, timeout_s: float) -> aiohttp.ClientWebSocketResponse:
         """The WebSocket; a coordinator that is not there yet is tried again until the deadline."""
@@ -309,8 +307,7 @@ class ControlClient(Generic[In, Out]):
         await conversation.close(why)
 
     async def _stop(self) -> None:
-        if self._conversation is not None:
-            self._conversation.end("this side is closing")
+        self._conversation.end("this side is closing")
         try:
             await self._talk
         finally:
@@ -327,10 +324,6 @@ class ControlClient(Generic[In, Out]):
 
     def _deliver(self, message: In, size: int) -> None:
         self.inbox.put(Received(SERVER_PEER_ID, message))
-
-    def _post(self, data: bytes) -> None:
-        if self._conversation is not None:
-            self._conversation.post(data)
 
 
 def _unreached(error: Exception) -> str:
