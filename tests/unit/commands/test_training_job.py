@@ -19,7 +19,7 @@ from tests.unit.builders import chain, facts, fleet
 
 
 def prepared(batch_size: int = 32, micro_batch: int = 4) -> Any:
-    job = SimpleNamespace(batch_size=batch_size, micro_batch=micro_batch, batchnorm="refuse")
+    job = SimpleNamespace(batch_size=batch_size, micro_batch=micro_batch, batchnorm="refuse", staleness=0)
     return SimpleNamespace(job=job, facts=facts(4))
 
 
