@@ -22,7 +22,7 @@ import torch
 from benchmarks.testbed.topology import NETWORK
 from benchmarks.throughput.cells import micro_batches
 from benchmarks.throughput.ours import NETWORK_S, TIMEOUT_S, outline, prepared, rounds_to_measure, say
-from potluck.commands.trying import Tries, a_few_rounds, try_plans
+from potluck.commands.trying import a_few_rounds, try_plans
 from potluck.coordinator.fleet.fleet_profile import MeasuringTime, profile_fleet
 from potluck.coordinator.fleet.live_fleet import LiveFleet
 from potluck.coordinator.options import Options
@@ -94,10 +94,10 @@ class Trials:
         }
 
     def _planned(self, late: int) -> tuple[Plan, Trained]:
-        tries = Tries(self._request.tries, self._request.plan_s, TIMEOUT_S, say)
-        attempts, profile = try_plans(
-            self._live, self._jobs[late], self._profile, micro_batches(self._request.batch), tries
-        )
+        request = self._request
+        options = Options(tries=request.tries, plan_s=request.plan_s, timeout_s=TIMEOUT_S, progress=say)
+        sizes = micro_batches(request.batch)
+        attempts, profile = try_plans(self._live, self._jobs[late], self._profile, sizes, options)
         plan, facts = attempts[0].found.plan, self._jobs[late].facts
         predicted_s = simulate(plan, facts, profile).round_s
         say(f"{self._request.model}, staleness {late}: {predicted_s:.2f} s planned, {outline(plan)}")

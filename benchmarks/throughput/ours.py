@@ -24,7 +24,7 @@ import torch
 from benchmarks.testbed.topology import NETWORK
 from benchmarks.throughput.cells import OURS, TRY_PLAN_S, micro_batches
 from benchmarks.workloads import workload
-from potluck.commands.trying import Tries, a_few_rounds, try_plans
+from potluck.commands.trying import a_few_rounds, try_plans
 from potluck.coordinator.fleet.fleet_profile import MeasuringTime, profile_fleet
 from potluck.coordinator.fleet.live_fleet import LiveFleet
 from potluck.coordinator.options import Options
@@ -83,8 +83,8 @@ class Trials:
             seconds=request.profile_s, network_seconds=NETWORK_S, store=store, timeout_s=TIMEOUT_S, note=say
         )
         self._profile = profile_fleet(live, self._prepared, settings)
-        tries = Tries(TRIES, request.try_plan_s, TIMEOUT_S, say)
-        self._tried, self._profile = try_plans(live, self._prepared, self._profile, self._sizes(), tries)
+        options = Options(tries=TRIES, plan_s=request.try_plan_s, timeout_s=TIMEOUT_S, progress=say)
+        self._tried, self._profile = try_plans(live, self._prepared, self._profile, self._sizes(), options)
         self._tables = Tables(self._profile)
 
     def _sizes(self) -> list[tuple[int, int]]:
@@ -127,7 +127,7 @@ class Trials:
 
     def _train(self, plan: Plan, predicted_s: float) -> tuple[float, Spent]:
         count = rounds_to_measure(self._request.seconds, predicted_s)
-        return a_few_rounds(self._live, self._prepared, plan, count, TIMEOUT_S)
+        return a_few_rounds(self._live, self._prepared, plan, count, Options(timeout_s=TIMEOUT_S))
 
 
 def rounds_to_measure(seconds: float, round_s: float) -> int:
@@ -181,7 +181,7 @@ def serve(live: LiveFleet, lines: Iterable[str], store: Store) -> Iterator[dict[
         given = json.loads(line)
         if "given" in given:
             job, plan = prepared(given["model"], given["batch"]), msgspec.convert(given["given"], Plan)
-            round_s, spent_s = a_few_rounds(live, job, plan, given["rounds"], TIMEOUT_S)
+            round_s, spent_s = a_few_rounds(live, job, plan, given["rounds"], Options(timeout_s=TIMEOUT_S))
             yield {"round_s": round_s, "spent_s": spent_s}
         elif "model" in given:
             trials = Trials(live, Request(**{**given, "planners": tuple(given["planners"])}), store)

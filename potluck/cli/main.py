@@ -86,14 +86,12 @@ def demo(devices: str, run_dir: Path | None, json: bool | None) -> int:
 @click.option(
     "--chaos", metavar="SCRIPT", help="Rehearse losses: a TOML file says what befalls whom (docs/survival.md)."
 )
-@verb_flags.together(*verb_flags.LASTING, *verb_flags.SYNC)
+@verb_flags.together(*verb_flags.LASTING, verb_flags.SYNC)
+@verb_flags.data("With --sync: what local devices own; {device} in it is a device's name.")
 @click.option("--run-dir", metavar="DIR", help="Where the run is kept.  [default: runs/<time>]")
 @click.option("--resume", is_flag=True, help="Go on with the run in --run-dir, or with the newest one in runs/.")
 @click.option("--detach", is_flag=True, help="Train on when this terminal is closed; see status, attach and stop.")
-@verb_flags.together(*verb_flags.JOINING)
-@verb_flags.PLAIN
-@verb_flags.CONFIG
-@verb_flags.JSON
+@verb_flags.together(*verb_flags.JOINING, verb_flags.CONFIG, verb_flags.JSON)
 def train(job: str, resume: bool, detach: bool, config: Path | None, **flags: Any) -> int:
     """Train the job of a Python file (its name `job`, or another as FILE.py:NAME).
 
@@ -123,12 +121,8 @@ def train(job: str, resume: bool, detach: bool, config: Path | None, **flags: An
 @verb_flags.together(*verb_flags.FLEET)
 @click.option("--save", metavar="FILE", help="Write the profile there.")
 @click.option("--load", metavar="FILE", help="Show a saved profile instead of measuring.")
-@verb_flags.together(*verb_flags.MEASURING)
-@verb_flags.FRESH
-@verb_flags.together(*verb_flags.JOINING)
-@verb_flags.PLAIN
-@verb_flags.CONFIG
-@verb_flags.JSON
+@verb_flags.together(*verb_flags.MEASURING, verb_flags.FRESH)
+@verb_flags.together(*verb_flags.JOINING, verb_flags.CONFIG, verb_flags.JSON)
 def profile(job: str, config: Path | None, **flags: Any) -> int:
     """Measure what the job's model costs each device, block by block, and what the links carry.
 
@@ -147,10 +141,7 @@ def profile(job: str, config: Path | None, **flags: Any) -> int:
 @click.argument("job")
 @verb_flags.together(*verb_flags.FOR_PLANNING, *verb_flags.OF_SIMULATE)
 @click.option("--out", metavar="FILE", help="Write the plan there, for --plan.")
-@verb_flags.together(*verb_flags.JOINING)
-@verb_flags.PLAIN
-@verb_flags.CONFIG
-@verb_flags.JSON
+@verb_flags.together(*verb_flags.JOINING, verb_flags.CONFIG, verb_flags.JSON)
 def plan(job: str, config: Path | None, **flags: Any) -> int:
     """Find a plan for the job, and say why it is what it is. Nothing is trained.
 
@@ -176,10 +167,7 @@ def plan(job: str, config: Path | None, **flags: Any) -> int:
 @click.option("--slow", multiple=True, metavar="NAME=X", help="What if this device took X times as long?")
 @click.option("--link", multiple=True, metavar="A,B=RATE", help="What if this link (or all=RATE) were so fast?")
 @click.option("--batch-size", type=click.IntRange(1), metavar="N", help="What if a round had N samples?")
-@verb_flags.together(*verb_flags.JOINING)
-@verb_flags.PLAIN
-@verb_flags.CONFIG
-@verb_flags.JSON
+@verb_flags.together(*verb_flags.JOINING, verb_flags.CONFIG, verb_flags.JSON)
 def simulate(job: str, config: Path | None, **flags: Any) -> int:
     """Say what training would come to, on devices you have or only think of. Nothing is trained.
 
@@ -208,9 +196,8 @@ def simulate(job: str, config: Path | None, **flags: Any) -> int:
 @click.option("--hold", metavar="TIME", help="How long to wait for a coordinator that is not there.  [default: 5min]")
 @click.option("--chaos", is_flag=True, default=None, help="Misbehave when a rehearsal (train --chaos) says so.")
 @verb_flags.LINK_PORTS
-@verb_flags.DATA
-@verb_flags.PLAIN
-@verb_flags.CONFIG
+@verb_flags.data("A data set of this device's own, which never leaves it; NAME:eval=PATH to judge by.")
+@verb_flags.together(verb_flags.PLAIN, verb_flags.CONFIG)
 def join(address: str, config: Path | None, **flags: Any) -> int:
     """Compute for the coordinator at HOST:PORT until its run is over.
 
@@ -228,9 +215,7 @@ def join(address: str, config: Path | None, **flags: Any) -> int:
 @click.argument("job", required=False)
 @click.option("--run", "run_dir", type=Path, metavar="DIR", help="Judge a finished run instead of training.")
 @click.option("--rounds", type=click.IntRange(1), default=8, show_default=True, help="How many to compare.")
-@verb_flags.together(*verb_flags.FLEET, verb_flags.PLAN)
-@verb_flags.CONFIG
-@verb_flags.JSON
+@verb_flags.together(*verb_flags.FLEET, verb_flags.PLAN, verb_flags.CONFIG, verb_flags.JSON)
 def verify(job: str | None, run_dir: Path | None, rounds: int, config: Path | None, **flags: Any) -> int:
     """Is it the same numbers? And was every sample used exactly once?
 

@@ -23,19 +23,9 @@ MEASURING = (
     click.option("--profile-dir", metavar="DIR", help="Where profiles are kept.  [default: ~/.cache/potluck/profiles]"),
 )
 FRESH = click.option("--fresh", is_flag=True, default=None, help="Measure everything, whatever is kept from before.")
-DATA = click.option(
-    "--data", multiple=True, metavar="NAME=PATH", callback=lambda context, option, given: given or None,
-    help="A data set of this device's own, which never leaves it; NAME:eval=PATH to judge by.",
-)  # fmt: skip
-SYNC = (
-    click.option(
-        "--sync", metavar="POLICY", help="Devices train on their own data: ours, adsp, adacomm, local, ssp, asp, bsp."
-    ),
-    click.option(
-        "--data", multiple=True, metavar="NAME=PATH", callback=lambda context, option, given: given or None,
-        help="With --sync: what local devices own; {device} in it is a device's name.",
-    ),
-)  # fmt: skip
+SYNC = click.option(
+    "--sync", metavar="POLICY", help="Devices train on their own data: ours, adsp, adacomm, local, ssp, asp, bsp."
+)
 LINK_PORTS = click.option(
     "--link-ports",
     metavar="FIRST-LAST",
@@ -69,6 +59,7 @@ JOINING = (
     click.option("--devices", metavar="N", help="How many devices join from elsewhere.  [default: 0]"),
     click.option("--no-local", is_flag=True, default=None, help="This machine coordinates and does not compute."),
     LINK_PORTS,
+    PLAIN,
 )
 FLEET = (
     click.option("--local", metavar="SPEEDS", help="Emulated devices here: 1,0.5,0.25 or desk=1,pi=0.25."),
@@ -99,6 +90,13 @@ OF_SIMULATE = tuple(
     click.option(name, is_flag=flag, hidden=True, expose_value=False, callback=_asked_elsewhere)
     for name, flag in (("--compare", True), *((f"--{n}", False) for n in ("gantt", "add", "remove", "slow", "link")))
 )
+
+
+def data(words: str) -> Callable[[Verb], Verb]:
+    """The flag that names data sets; not given at all it is None, as others are, so that it hides no setting."""
+    return click.option(
+        "--data", multiple=True, metavar="NAME=PATH", help=words, callback=lambda context, option, given: given or None
+    )
 
 
 def together(*decorators: Callable[[Verb], Verb]) -> Callable[[Verb], Verb]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from potluck.commands.trying import Tries, try_plans
+from potluck.commands.trying import try_plans
 from potluck.coordinator.fleet.fleet_profile import MeasuringTime, profile_fleet
 from potluck.coordinator.fleet.live_fleet import LiveFleet
 from potluck.coordinator.options import Options
@@ -57,8 +57,7 @@ def _best(live: LiveFleet, prepared: PreparedJob, profile: Profile, options: Opt
     """The plan that is expected to be the fastest or, if some are tried, that was; and what a round of it took."""
     sizes = micro_batch_choices(prepared)
     if options.tries:
-        tries = Tries(options.tries, options.plan_s, options.timeout_s, options.progress, options.should_stop)
-        attempts, profile = try_plans(live, prepared, profile, sizes, tries)
+        attempts, profile = try_plans(live, prepared, profile, sizes, options)
         if attempts:
             return attempts[0].found, attempts[0].round_s
     facts = shareable(prepared.facts, prepared.job.batchnorm)

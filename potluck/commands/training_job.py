@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -23,7 +24,7 @@ from potluck.coordinator.training import TrainResult, run_on
 from potluck.errors import InputError
 from potluck.job.job import BEING_READ, Job
 from potluck.metrics.records import RECORDS, has_ended
-from potluck.metrics.sinks import opened_sinks
+from potluck.metrics.sinks import RunSinks
 from potluck.plan.baselines import even_plan
 from potluck.plan.cost.memory import SpanBytes, stage_bytes
 from potluck.plan.schedule.known_schedules import schedule_for, schedule_named
@@ -104,7 +105,7 @@ def train(job: Job, fleet: Fleet | None = None, options: Options | None = None) 
     if fleet is None and not options.joined:
         fleet = Fleet(devices=(DeviceSpec(name="local"),))
     run_dir = options.run_dir or new_run_dir(Path("runs"))
-    with RunProcess(run_dir) as process, opened_sinks(run_dir, options.progress) as sinks:
+    with RunProcess(run_dir) as process, closing(RunSinks(run_dir, options.progress)) as sinks:
         watchers, listening = (*options.watchers, sinks), process.listening(options.listening)
         return _train(job, fleet, replace(options, run_dir=run_dir, listening=listening, watchers=watchers))
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import statistics
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -17,6 +17,7 @@ from potluck.coordinator.fleet.live_fleet import LiveFleet
 from potluck.coordinator.options import Options
 from potluck.coordinator.samples.prepared_job import PreparedJob
 from potluck.coordinator.training import run_on
+from potluck.job.job import Job
 from potluck.metrics.folds import rounds
 from potluck.metrics.records import RECORDS, read
 from potluck.plan.cost.tables import Tables
@@ -49,42 +50,31 @@ class Attempt:
     spent_s: Spent
 
 
-@dataclass(frozen=True)
-class Tries:
-    """How many plans are tried at most, and how long each is looked for."""
-
-    most: int
-    plan_s: float
-    timeout_s: float
-    say: Callable[[str], None]
-    should_stop: Callable[[], bool] = lambda: False
-
-
 def try_plans(
-    live: LiveFleet, prepared: PreparedJob, profile: Profile, sizes: Sequence[tuple[int, int]], tries: Tries
+    live: LiveFleet, prepared: PreparedJob, profile: Profile, sizes: Sequence[tuple[int, int]], options: Options
 ) -> tuple[list[Attempt], Profile]:
-    """The plans that were tried, the fastest first, and the profile as corrected by them.
+    """The plans that were tried, as many as `options.tries` at most, the fastest first; and the profile as corrected.
 
     It ends when there is nothing new to try that might be faster.
     """
-    proposals = _Proposals(prepared, sizes, tries)
+    proposals = _Proposals(prepared, sizes, options.plan_s)
     attempts: list[Attempt] = []
     measured = profile
-    for number in range(1, tries.most + 1):
-        found = proposals.best(profile, attempts, last=number == tries.most)
+    for number in range(1, options.tries + 1):
+        found = proposals.best(profile, attempts, last=number == options.tries)
         if found is None:
             break
         count = rounds_to_try(found.round_s)
-        tries.say(f"trying plan {number} for {count} rounds: {milliseconds(found.round_s)} expected")
-        round_s, spent_s = _at_second_sight(live, prepared, found, tries)
+        options.progress(f"trying plan {number} for {count} rounds: {milliseconds(found.round_s)} expected")
+        round_s, spent_s = _at_second_sight(live, prepared, found, options)
         if not set(found.plan.devices) <= set(live.roster.links):  # another plan took its place on the way
-            tries.say(f"plan {number} lost a device")
+            options.progress(f"plan {number} lost a device")
             measured, profile = (of_devices(one, live.roster.links) for one in (measured, profile))
             attempts = [a for a in attempts if set(a.found.plan.devices) <= set(live.roster.links)]
             continue
-        tries.say(f"plan {number} takes {milliseconds(round_s)} a round")
+        options.progress(f"plan {number} takes {milliseconds(round_s)} a round")
         attempts.append(Attempt(found, round_s, spent_s))
-        if tries.should_stop():
+        if options.should_stop():
             break
         profile = corrected(measured, prepared.facts, [(a.found.plan, a.spent_s) for a in attempts])
     return sorted(attempts, key=lambda a: a.round_s), profile
@@ -95,22 +85,22 @@ def rounds_to_try(expected_s: float) -> int:
     return max(FEWEST, min(MOST, round(LOOK_S / max(expected_s, 1e-9))))
 
 
-def _at_second_sight(live: LiveFleet, prepared: PreparedJob, found: Found, tries: Tries) -> tuple[float, Spent]:
+def _at_second_sight(live: LiveFleet, prepared: PreparedJob, found: Found, options: Options) -> tuple[float, Spent]:
     """What a round takes; a plan that takes far longer than expected is looked at twice: machines have bad moments."""
     count = rounds_to_try(found.round_s)
-    looks = [a_few_rounds(live, prepared, found.plan, count, tries.timeout_s, tries.should_stop)]
+    looks = [a_few_rounds(live, prepared, found.plan, count, options)]
     whole = set(found.plan.devices) <= set(live.roster.links)
-    if looks[0][0] > _SURPRISE * found.round_s and whole and not tries.should_stop():
-        looks.append(a_few_rounds(live, prepared, found.plan, count, tries.timeout_s, tries.should_stop))
+    if looks[0][0] > _SURPRISE * found.round_s and whole and not options.should_stop():
+        looks.append(a_few_rounds(live, prepared, found.plan, count, options))
     return min(looks, key=lambda look: look[0])
 
 
 class _Proposals:
     """What to try next."""
 
-    def __init__(self, prepared: PreparedJob, sizes: Sequence[tuple[int, int]], tries: Tries) -> None:
+    def __init__(self, prepared: PreparedJob, sizes: Sequence[tuple[int, int]], plan_s: float) -> None:
         self._facts = shareable(prepared.facts, prepared.job.batchnorm)
-        self._sizes, self._tries = sizes, tries
+        self._sizes, self._plan_s = sizes, plan_s
         self._schedule = schedule_for(prepared.job.staleness)
 
     def best(self, profile: Profile, attempts: Sequence[Attempt], last: bool) -> Found | None:
@@ -121,11 +111,11 @@ class _Proposals:
         slower than predicted as those that were tried. A kind that was not tried may be faster than predicted, and
         only such a one comes before the levelled plan when it is the `last`.
         """
+        found = find_plan(self._facts, profile, self._sizes, seconds=self._plan_s, schedule=self._schedule)
         if not attempts:
-            return self._find(profile)
+            return found
         fastest = min(attempts, key=lambda a: a.round_s)
         level = self._levelled(profile, fastest)
-        found = self._find(profile)
         hopes = self._hopes(profile, found, attempts)
         if last and self._is_new(level, attempts):
             kinds = {kind_of(a.found.plan) for a in attempts}
@@ -136,9 +126,6 @@ class _Proposals:
         if self._is_new(found, attempts) and found.round_s < _PROMISING * fastest.round_s:
             return found  # it would have to be far slower than predicted, and the profile is corrected by now
         return level if self._is_new(level, attempts) else None
-
-    def _find(self, profile: Profile) -> Found:
-        return find_plan(self._facts, profile, self._sizes, seconds=self._tries.plan_s, schedule=self._schedule)
 
     def _hopes(self, profile: Profile, found: Found, attempts: Sequence[Attempt]) -> list[Hope]:
         """The plans found, one of each kind, that are new and may be faster than what was tried."""
@@ -175,25 +162,29 @@ def _most_hopeful(hopes: Sequence[Hope]) -> Found:
 
 
 def a_few_rounds(
-    live: LiveFleet, prepared: PreparedJob, plan: Plan, count: int, timeout_s: float,
-    should_stop: Callable[[], bool] = lambda: False,
-) -> tuple[float, Spent]:  # fmt: skip
+    live: LiveFleet, prepared: PreparedJob, plan: Plan, count: int, options: Options
+) -> tuple[float, Spent]:
     """Median seconds of a round, the first ones left out, and where each device's time went.
 
     Who wants to stop gets what the rounds so far took, at least one.
     """
-    job = replace(
-        prepared.job, rounds=count, epochs=None, eval_data=None, metrics={}, reduce=None, best=None, patience=None,
-        eval_every=None, checkpoint_every=count, callbacks=(),
-    )  # fmt: skip
+    job = shorten(prepared.job, count)
     with tempfile.TemporaryDirectory() as folder:
-        options = Options(
-            run_dir=Path(folder) / "run", timeout_s=timeout_s, should_stop=should_stop, keeps=False
-        )  # fmt: skip
-        result = run_on(live, replace(prepared, job=job), plan, options)
+        brief = Options(
+            run_dir=Path(folder) / "run", timeout_s=options.timeout_s, should_stop=options.should_stop, keeps=False
+        )
+        result = run_on(live, replace(prepared, job=job), plan, brief)
         every = rounds(read(result.run_dir / RECORDS))
     found = every[min(_WARM_UP if count > _WARM_UP + 1 else 1, len(every) - 1) :]
     return statistics.median(r.seconds for r in found), _spent(found)
+
+
+def shorten(job: Job, rounds: int) -> Job:
+    """The job, for so many rounds, without evaluation."""
+    return replace(
+        job, epochs=None, rounds=rounds, eval_data=None, metrics={}, reduce=None, best=None, patience=None,
+        eval_every=None, checkpoint_every=rounds, callbacks=(),
+    )  # fmt: skip
 
 
 def _spent(found: Sequence[RoundRecord]) -> Spent:

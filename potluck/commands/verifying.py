@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from potluck.commands.training_job import choose_plan
+from potluck.commands.trying import shorten
 from potluck.coordinator.fleet.live_fleet import LiveFleet
 from potluck.coordinator.options import Options
 from potluck.coordinator.run_folder.ledger_file import LEDGER, Ledger
@@ -108,14 +109,6 @@ def _undecided(reason: str, why: str) -> PotluckError:
         f"cannot tell: {reason}, so bits differ and only float64 could show that nothing else does, but {why}; "
         "verify with a plan that must give the same bits: no stage shared by samples, tied weights in one stage"
     )
-
-
-def shorten(job: Job, rounds: int) -> Job:
-    """The job, for so many rounds, without evaluation."""
-    return dataclasses.replace(
-        job, epochs=None, rounds=rounds, eval_data=None, metrics={}, reduce=None, best=None, patience=None,
-        eval_every=None, checkpoint_every=rounds, callbacks=(),
-    )  # fmt: skip
 
 
 def compare(live: LiveFleet, prepared: PreparedJob, plan: Plan, options: Options, *, lanes: bool = True) -> Difference:

@@ -8,7 +8,7 @@ does.
 
 from __future__ import annotations
 
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -38,17 +38,6 @@ class RoundSamples(NamedTuple):
     ids: tuple[int, ...]  # in order; fewer than a batch at the end of an epoch
 
 
-class DataOrder(Protocol):
-    """Which samples each round uses. Both may be called at any time, for any round, any number of times."""
-
-    @property
-    def rounds(self) -> int:
-        """How many rounds there are."""
-
-    def round(self, round: int) -> RoundSamples:
-        """The samples of a round."""
-
-
 class SampleOrder:
     """Every epoch all samples once, in an order of its own; the last, partial batch of an epoch is kept."""
 
@@ -62,20 +51,16 @@ class SampleOrder:
                 raise InputError(f"sample order: {name} {value}; give at least 1")
         self.seed, self.count, self.batch_size = seed, count, batch_size
         self.rounds_per_epoch = -(-count // batch_size)
-        self._rounds = rounds if rounds is not None else self.rounds_per_epoch * (epochs or 0)
+        self.rounds = rounds if rounds is not None else self.rounds_per_epoch * (epochs or 0)
         self._kept: dict[int, npt.NDArray[np.int64]] = {}  # orders of the epochs asked for last
-
-    @property
-    def rounds(self) -> int:
-        return self._rounds
 
     @property
     def epochs(self) -> int:
         """How many epochs are begun; with a given number of rounds the last one may stay incomplete."""
-        return -(-self._rounds // self.rounds_per_epoch)
+        return -(-self.rounds // self.rounds_per_epoch)
 
     def round(self, round: int) -> RoundSamples:
-        _check_round(round, self._rounds)
+        _check_round(round, self.rounds)
         epoch, index = divmod(round, self.rounds_per_epoch)
         ids = self._order(epoch)[index * self.batch_size : (index + 1) * self.batch_size]
         return RoundSamples(epoch, index, tuple(ids.tolist()))
@@ -97,15 +82,15 @@ class PlainOrder:
         if count < 1 or batch_size < 1:
             raise InputError(f"evaluation order: count {count}, batch_size {batch_size}; give at least 1 of each")
         self.count, self.batch_size = count, batch_size
-
-    @property
-    def rounds(self) -> int:
-        return -(-self.count // self.batch_size)
+        self.rounds = -(-count // batch_size)
 
     def round(self, round: int) -> RoundSamples:
         _check_round(round, self.rounds)
         start = round * self.batch_size
         return RoundSamples(0, round, tuple(range(start, min(start + self.batch_size, self.count))))
+
+
+DataOrder: TypeAlias = SampleOrder | PlainOrder  # of both, any round may be asked for at any time, and again
 
 
 def _check_round(round: int, rounds: int) -> None:

@@ -81,31 +81,27 @@ class SGD(_Spec, frozen=True, kw_only=True, tag=True):
             raise InputError("optimizer SGD: nesterov=True; give a momentum above 0 and no dampening")
 
 
-class Adam(_Spec, frozen=True, kw_only=True, tag=True):
+class _OfMoments(_Spec, frozen=True, kw_only=True):
+    """What both kinds of Adam share."""
+
+    lr: float = 1e-3
+    betas: tuple[float, float] = (0.9, 0.999)
+    eps: float = 1e-8
+    amsgrad: bool = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _check_betas(self, self.betas)
+
+
+class Adam(_OfMoments, frozen=True, kw_only=True, tag=True):
     """Adam, as torch.optim.Adam."""
 
-    lr: float = 1e-3
-    betas: tuple[float, float] = (0.9, 0.999)
-    eps: float = 1e-8
-    amsgrad: bool = False
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        _check_betas(self, self.betas)
-
-
-class AdamW(_Spec, frozen=True, kw_only=True, tag=True):
+class AdamW(_OfMoments, frozen=True, kw_only=True, tag=True):
     """Adam with decoupled weight decay, as torch.optim.AdamW."""
 
-    lr: float = 1e-3
     weight_decay: float = 1e-2
-    betas: tuple[float, float] = (0.9, 0.999)
-    eps: float = 1e-8
-    amsgrad: bool = False
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        _check_betas(self, self.betas)
 
 
 class RMSprop(_Spec, frozen=True, kw_only=True, tag=True):
@@ -168,7 +164,7 @@ def group_index(spec: Optimizer, parameter: str) -> int | None:
             if pattern in SPECIAL:
                 raise ValueError(f"optimizer group {index}: {pattern!r} is not resolved; call resolve(spec, module)")
             # A resolved name may itself hold characters that mean something to fnmatch.
-            if parameter == pattern or fnmatch.fnmatchcase(parameter, pattern):
+            if _matches(parameter, pattern):
                 return index
     return None
 

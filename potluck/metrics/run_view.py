@@ -22,7 +22,7 @@ from potluck.metrics.records import (
     RunStarted,
     SyncAdopted,
 )
-from potluck.types import IdleReason, RoundRecord
+from potluck.types import IdleReason, Plan, RoundRecord
 from potluck.units import duration_text, size_text
 
 RECENT_ROUNDS = 30  # over which the rate is taken: it follows a change in seconds, and does not flicker
@@ -144,6 +144,13 @@ class RunView:
             lane = self.lanes.setdefault(device, Lane(""))
             lane.busy = part if self.done <= self.first_round + 1 else _towards(lane.busy, part)
 
+    def kept(self) -> dict[str, str]:
+        """What the run has to show so far, by name: its last evaluation, checkpoint and copy, if there are any."""
+        judged = self.evaluation
+        text = "" if judged is None else f"{evaluation_text(judged, self.best_metric)}, after round {judged.round}"
+        found = {"evaluation": text, "checkpoint": self.checkpoint, "copy": self.copy}
+        return {name: text for name, text in found.items() if text}
+
     def samples_per_s(self) -> float | None:
         """Samples per second over the last rounds, evaluations and all."""
         if len(self._recent) < 2:
@@ -166,7 +173,7 @@ class RunView:
             first, end = stage.blocks
             blocks = f"block {first}" if end == first + 1 else f"blocks {first}-{end - 1}"
             for member in stage.group:
-                share = f" · {member.share} of {_whole(record, index)}" if len(stage.group) > 1 else ""
+                share = f" · {share_text(plan, index, member.share)}" if len(stage.group) > 1 else ""
                 where = f"stage {index + 1} of {len(plan.stages)} · {blocks}{share}"
                 self.lanes[member.device] = Lane(where)
 
@@ -176,6 +183,18 @@ def evaluation_text(record: EvaluationRecord, best_metric: str = "") -> str:
     parts = [f"{name} {value:.4g}" for name, value in record.metrics.items()] + [f"loss {record.loss:.4g}"]
     best = " ".join(["best", best_metric, "so far"] if best_metric else ["best so far"])
     return " · ".join([*parts, best] if record.best else parts)
+
+
+def progress_text(view: RunView, left_s: float | None) -> str:
+    """How far a run is, how fast, and how long the rest takes, if that is known."""
+    parts = [f"{view.done}/{view.rounds}", f"epoch {view.epoch + 1}/{view.epochs}"]
+    if view.loss is not None:
+        parts.append(f"loss {view.loss:.4f}")
+    if (rate := view.samples_per_s()) is not None:
+        parts.append(f"{rate:,.0f} samples/s")
+    if left_s is not None:
+        parts.append(f"{duration_text(left_s)} left")
+    return " · ".join(parts)
 
 
 def sparkline(values: list[float], width: int) -> str:
@@ -200,8 +219,7 @@ def _towards(old: float, new: float) -> float:
     return LANE_INERTIA * old + (1 - LANE_INERTIA) * new
 
 
-def _whole(record: PlanAdopted, stage: int) -> str:
-    plan = record.plan
-    if plan.stages[stage].sharing == "samples":
-        return f"{plan.micro_batch_size} rows"
-    return f"{plan.micro_batches} turns"
+def share_text(plan: Plan, stage: int, share: int) -> str:
+    """What a device takes of a stage that others hold too."""
+    by_samples = plan.stages[stage].sharing == "samples"
+    return f"{share} of {plan.micro_batch_size} rows" if by_samples else f"{share} of {plan.micro_batches} turns"

@@ -31,18 +31,11 @@ def register_sink(factory: SinkFactory) -> None:
     _FACTORIES.append(factory)
 
 
-@contextlib.contextmanager
-def opened_sinks(run_dir: Path, warn: Callable[[str], None]) -> Iterator[RunSinks]:
-    """The registered sinks for one run; they are closed at its end, however it ends."""
-    sinks = RunSinks(run_dir, warn)
-    try:
-        yield sinks
-    finally:
-        sinks.close()
-
-
 class RunSinks:
-    """A watcher that hands records on. A sink that fails is left out from then on, and ends no run."""
+    """A watcher that hands a run's records to the registered sinks, until it is closed.
+
+    A sink that fails is left out from then on, and ends no run.
+    """
 
     def __init__(self, run_dir: Path, warn: Callable[[str], None]) -> None:
         self._run_dir, self._warn = run_dir, warn

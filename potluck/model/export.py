@@ -11,7 +11,6 @@ from torch.export.graph_signature import InputKind
 
 from potluck.errors import ModelError
 from potluck.model.aliases import Aliases, graph_node
-from potluck.model.forms import LABEL, call_model
 from potluck.model.rewrite import rewrite_call
 from potluck.model.source_lines import module_of, source_of
 from potluck.model.symbols import Symbols
@@ -33,8 +32,6 @@ from potluck.program.program import (
     Update,
     pack_bytes,
 )
-
-__all__ = ["LABEL", "Writer", "call_model", "export_program"]
 
 _DROPPED = ("_assert", "sym_constrain", "_guards_fn", "_sym_check", "_check")
 

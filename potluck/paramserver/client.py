@@ -25,8 +25,8 @@ class Client:
 
     def __init__(self, worker: str, incarnation: int, pace: Pace, *, waits: bool, version: int, now_s: float) -> None:
         """`waits`: after a push it stands still until it is let go; else it trains on meanwhile."""
-        self._worker, self._incarnation, self._waits = worker, incarnation, waits
-        self._pace, self.version = pace, version
+        self._worker, self.incarnation, self._waits = worker, incarnation, waits
+        self.pace, self.version = pace, version  # when it pushes next, and the weights that it went on from
         self._pushed_s = now_s
         self.kept: list[Push] = []  # not known to be in a snapshot, oldest first
         self.overhead_s = 0.0  # of the last push and pull
@@ -38,19 +38,10 @@ class Client:
     def _begin(self) -> None:
         self._steps, self._samples, self._loss = 0, 0, 0.0
 
-    @property
-    def incarnation(self) -> int:
-        return self._incarnation
-
-    @property
-    def pace(self) -> Pace:
-        """When it pushes next."""
-        return self._pace
-
     def repace(self, pace: Pace) -> None:
         """Another pace, unless a later one is known."""
-        if pace.number >= self._pace.number:
-            self._pace = pace
+        if pace.number >= self.pace.number:
+            self.pace = pace
 
     @property
     def under_way(self) -> Push | None:
@@ -89,7 +80,7 @@ class Client:
     def next(self, now_s: float) -> Next:
         if self.stands_still:
             return Next.WAIT
-        pace = self._pace
+        pace = self.pace
         due = (pace.steps is not None and self._steps >= pace.steps) or (
             pace.seconds is not None and now_s - self._pushed_s >= pace.seconds * (1 - 1e-9)
         )
@@ -105,7 +96,7 @@ class Client:
         loss = self._loss / self._steps if self._steps else math.nan
         known = loss if math.isfinite(loss) else None
         made = Push(
-            worker=self._worker, incarnation=self._incarnation, sequence=self._sequence, base=self.version,
+            worker=self._worker, incarnation=self.incarnation, sequence=self._sequence, base=self.version,
             steps=self._steps, samples=self._samples, loss=known, pulled_loss=self._pulled_loss(),
         )  # fmt: skip
         self.kept.append(made)
@@ -157,6 +148,6 @@ class Client:
 
     def go_on(self, pace: Pace, now_s: float, *, waits: bool) -> None:
         """By the policy of a server that has restarted; the time that it was away is no overhead."""
-        self._pace, self._waits = pace, waits
+        self.pace, self._waits = pace, waits
         if self._under_way_s is not None:
             self._under_way_s = now_s

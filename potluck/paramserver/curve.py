@@ -41,9 +41,9 @@ class Reward:
     value: float
     error: float  # standard error, by leaving out each point in turn
 
-    def better_than(self, other: Reward, sigmas: float = 1.0) -> bool:
+    def better_than(self, other: Reward) -> bool:
         """Whether it is larger by more than chance would make it."""
-        return self.value - other.value > sigmas * math.hypot(self.error, other.error)
+        return self.value - other.value > math.hypot(self.error, other.error)
 
 
 def fit(times_s: Sequence[float], losses: Sequence[float], *, robust: bool = True) -> Curve | None:

@@ -86,12 +86,12 @@ class ParameterServer:
         Workers of before count as here until `leave` says that they are not, so that what the first of them pushes
         again does not count for all.
         """
-        self._flat, self._policy, self._save = Flat.of(tensors, buffers), policy, save
-        self._learnt = self._flat.only_learnt()
+        self.flat, self._policy, self._save = Flat.of(tensors, buffers), policy, save
+        self._learnt = self.flat.only_learnt()
         self._rest = {name: t for name, t in tensors.items() if not t.is_floating_point()}
         self._log = ledger
         self._book, self._norms = Book(self._log.page), Norms()
-        self._vector = self._flat.vector(tensors)
+        self._vector = self.flat.vector(tensors)
         self._velocity = self._velocity_of(velocity or {})
         self._lock = threading.Lock()
         self._saving = threading.Lock()
@@ -101,11 +101,6 @@ class ParameterServer:
         self._paced: dict[str, Pace] = {}  # what each was told last
         for worker in self._log.page.seen:
             policy.joined(worker, self._log.samples[worker], now_s)
-
-    @property
-    def flat(self) -> Flat:
-        """How tensors lie in vectors."""
-        return self._flat
 
     @property
     def weights(self) -> Weights:
@@ -146,7 +141,7 @@ class ParameterServer:
 
     def push(self, push: Push, difference: torch.Tensor, overhead_s: float, now_s: float) -> Reply:
         """Applies a difference, once. One that is known already is answered once more, if it need not wait."""
-        fits = difference.dtype == self._flat.dtype and difference.shape == (self._flat.size,)
+        fits = difference.dtype == self.flat.dtype and difference.shape == (self.flat.size,)
         norm = self._norm(difference) if fits else math.nan
         with self._lock:
             here = push.worker in self._policy.workers and not self._over
@@ -156,7 +151,7 @@ class ParameterServer:
                 return self._known(push, durable)
             if status != "apply":
                 return Reply(status, durable, reason=_refusal(push, status))
-            harm = self._norms.harm(push.worker, norm, push.steps) if fits else _misfit(push.worker, self._flat)
+            harm = self._norms.harm(push.worker, norm, push.steps) if fits else _misfit(push.worker, self.flat)
             loss = push.loss if push.loss is not None else math.nan
             stale = self._book.staleness(push)
             report = Report(push.worker, push.steps, push.samples, loss, stale, overhead_s)
@@ -209,7 +204,7 @@ class ParameterServer:
             self._log.sync()  # the ledger first: weights that it does not explain are of no use
             remembered = self._learnt.tensors(velocity) if velocity is not None else {}
             self._save(
-                weights.version, {**self._rest, **self._flat.tensors(weights.vector)},
+                weights.version, {**self._rest, **self.flat.tensors(weights.vector)},
                 {f"{name}/{_VELOCITY}": tensor for name, tensor in remembered.items()},
             )  # fmt: skip
             with self._lock:
@@ -231,15 +226,15 @@ class ParameterServer:
 
     def _norm(self, update: torch.Tensor) -> float:
         """How far the weights would move; not finite where anything is not."""
-        learnt, measured = update[: self._flat.learnt], update[self._flat.learnt :]
+        learnt, measured = update[: self.flat.learnt], update[self.flat.learnt :]
         sound = bool(torch.isfinite(measured).all())
         return float(torch.linalg.vector_norm(learnt)) if sound else math.nan
 
     def _move(self, update: torch.Tensor, scale: float) -> None:
         """Takes an update in; nothing that anybody may hold is changed in place."""
-        at = self._flat.learnt
+        at = self.flat.learnt
         moved = self._outer_step(self._vector[:at], update[:at], scale)
-        if at < self._flat.size:
+        if at < self.flat.size:
             moved = torch.cat([moved, torch.lerp(self._vector[at:], update[at:], scale)])
         self._vector = moved
 

@@ -2,18 +2,21 @@
 
 How long a block takes on a slow device is better told by the same block on a fast one, times what they differ by, than
 by the sizes of blocks; and how that grows with the rows, better than by how other blocks grow: large weights take as
-long for two rows as for sixteen, large images do not.
+long for two rows as for sixteen, large images do not. What putting weight gradients off would save is as much as
+elsewhere, too.
 """
 
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from msgspec.structs import replace
 
+from potluck.profile.cells import step_s
 from potluck.types import BlockProfile, DeviceProfile, Timing
 
+_LateParts = tuple[float, float, float]  # back, weights, kept
 Ratios = dict[int, float]  # rows → how much longer a block takes on a device than on its lender
 
 _FEWEST = 2  # cells that both have measured, to tell how they differ
@@ -85,17 +88,39 @@ def _scaled(cell: Timing, factor: float) -> Timing:
 
 def _ratios(mine: BlockProfile, theirs: BlockProfile) -> Ratios:
     """Of the block, where both have measured it."""
-    lent = {cell.rows: _step_s(cell) for cell in theirs.timings if cell.measured}
+    lent = {cell.rows: step_s(cell) for cell in theirs.timings if cell.measured}
     return {
-        cell.rows: _step_s(cell) / lent[cell.rows]
+        cell.rows: step_s(cell) / lent[cell.rows]
         for cell in mine.timings
-        if cell.measured and lent.get(cell.rows) and _step_s(cell)
+        if cell.measured and lent.get(cell.rows) and step_s(cell)
     }
-
-
-def _step_s(cell: Timing) -> float:
-    return cell.forward_s + cell.backward_s
 
 
 def _measured(device: DeviceProfile) -> int:
     return sum(cell.measured for block in device.blocks for cell in block.timings)
+
+
+def share_late_parts(devices: Sequence[DeviceProfile], able: Sequence[bool]) -> tuple[DeviceProfile, ...]:
+    """The devices; a block that one has not tried is taken to split as it does on others, in the median.
+
+    One that nobody has tried splits as blocks do that somebody has, if it is `able`: if it has weights.
+    """
+    by_block = [_usual_parts(same) for same in zip(*(d.blocks for d in devices), strict=True)]
+    usual = _usual_parts(block for device in devices for block in device.blocks)
+    known = [parts or (usual if can else None) for parts, can in zip(by_block, able, strict=True)]
+    return tuple(replace(d, blocks=tuple(map(_with_late_parts, d.blocks, known))) for d in devices)
+
+
+def _usual_parts(blocks: Iterable[BlockProfile]) -> _LateParts | None:
+    tried = [b for b in blocks if b.late_weights]
+    if not tried:
+        return None
+    figures = ([b.late_back for b in tried], [b.late_weights for b in tried], [b.late_kept for b in tried])
+    back, weights, kept = map(statistics.median, figures)
+    return back, weights, kept
+
+
+def _with_late_parts(block: BlockProfile, parts: _LateParts | None) -> BlockProfile:
+    if parts is None or block.late_weights:
+        return block
+    return replace(block, late_back=parts[0], late_weights=parts[1], late_kept=parts[2])

@@ -109,9 +109,9 @@ def _estimate(
 def _scale(measured: Mapping[Cell, Timing], given: int, wanted: int) -> float:
     """How much longer other blocks take at one row count than at another; in proportion where no block says."""
     ratios = [
-        _step_s(measured[block, wanted]) / _step_s(cell)
+        step_s(measured[block, wanted]) / step_s(cell)
         for (block, rows), cell in measured.items()
-        if rows == given and (block, wanted) in measured and _step_s(cell) > 0
+        if rows == given and (block, wanted) in measured and step_s(cell) > 0
     ]
     return statistics.median(ratios) if ratios else wanted / given
 
@@ -135,7 +135,8 @@ def _ratio(pairs: Sequence[tuple[float, float]]) -> float:
     return sum(value for value, _ in pairs) / below if below > 0 else 0.0
 
 
-def _step_s(cell: Timing) -> float:
+def step_s(cell: Timing) -> float:
+    """Seconds of a forward and a backward pass."""
     return cell.forward_s + cell.backward_s
 
 

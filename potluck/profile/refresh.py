@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Mapping, Sequence
 
-from potluck.profile.cells import only
+from potluck.profile.cells import only, step_s
 from potluck.profile.network import PROCESSOR_BOUND_BYTES_S, DevicePair, Probing, Trunk
 from potluck.types import DeviceProfile, LinkProfile, Timing
 from potluck.units import factor_text, milliseconds
@@ -22,29 +22,25 @@ def cell_to_retime(profile: DeviceProfile, rows: int) -> int | None:
         for index, block in enumerate(profile.blocks)
         if any(cell.rows == rows and cell.measured for cell in block.timings)
     }
-    return max(measured, key=lambda i: measured[i].forward_s + measured[i].backward_s, default=None)
+    return max(measured, key=lambda index: step_s(measured[index]), default=None)
 
 
-def refresh(profile: DeviceProfile, block: int, again: Sequence[Timing], tolerance: float = TOLERANCE) -> str | None:
+def refresh(profile: DeviceProfile, block: int, again: Sequence[Timing]) -> str | None:
     """Why the profile no longer holds, in words, or None if it does; the median of what was timed again counts."""
     before = only(profile.blocks[block], again[0].rows)
-    old_s = before.forward_s + before.backward_s
-    new_s = statistics.median(cell.forward_s + cell.backward_s for cell in again)
+    old_s, new_s = step_s(before), statistics.median(map(step_s, again))
     if old_s <= 0:
         return f"block {block} took no time at all before"
     if new_s <= 0:
         return f"block {block} takes no time at all now"
     times = new_s / old_s
-    if abs(times - 1) <= tolerance:
+    if abs(times - 1) <= TOLERANCE:
         return None
     return f"block {block} is {factor_text(times, 'before')} ({milliseconds(old_s)} → {milliseconds(new_s)})"
 
 
 def links_changed(
-    links: Sequence[LinkProfile],
-    found: Mapping[DevicePair, Probing],
-    trunks: Mapping[DevicePair, Trunk],
-    tolerance: float = LINK_TOLERANCE,
+    links: Sequence[LinkProfile], found: Mapping[DevicePair, Probing], trunks: Mapping[DevicePair, Trunk]
 ) -> str | None:
     """Why the links from before no longer hold, in words, or None if they do.
 
@@ -62,7 +58,7 @@ def links_changed(
         fast = PROCESSOR_BOUND_BYTES_S
         if old is not None and min(old, now.bandwidth_bytes_s) < fast:
             times = min(old, fast) / min(now.bandwidth_bytes_s, fast)
-            if not 1 - tolerance <= times <= 1 / (1 - tolerance):
+            if not 1 - LINK_TOLERANCE <= times <= 1 / (1 - LINK_TOLERANCE):
                 return f"{pair[0]} → {pair[1]} is {factor_text(times, 'before')}"
         low, high = sorted((link.latency_s, now.latency_s))
         if high > _LATENCY_TIMES * low and high - low > _LATENCY_S:

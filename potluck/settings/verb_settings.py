@@ -6,15 +6,14 @@ A file has one table per verb, like `[train]` and `[join]`, with the flags' name
 from __future__ import annotations
 
 import dataclasses
-import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from ipaddress import IPv4Network
 from pathlib import Path
-from typing import Any, ClassVar, TypeVar
+from typing import Annotated, Any, ClassVar, TypeVar, get_origin, get_type_hints
 
 from potluck.advice import did_you_mean
 from potluck.errors import InputError
-from potluck.settings import readers
+from potluck.settings import values
 from potluck.settings.address import ANY_PORT, Ports
 
 DEFAULT_FILE = Path("potluck.toml")
@@ -28,77 +27,51 @@ S = TypeVar("S", bound="Settings")
 
 
 class Settings:
-    """What the settings of every verb have in common: a table in the file, and a reader for each key.
-
-    A reader takes a flag's or variable's text, or a TOML value.
-    """
+    """What the settings of every verb have in common: a table in the file, and a reader for each key."""
 
     TABLE: ClassVar[str]
-    READERS: ClassVar[dict[str, Callable[[object], Any]]]
+    NOT_HERE: ClassVar[tuple[str, ...]] = ()  # settings of the class it is made from that make no sense here
+
+    @classmethod
+    def readers(cls) -> dict[str, values.Reader]:
+        """By key of the table: every setting is annotated with its own."""
+        hints = get_type_hints(cls, include_extras=True)
+        return {k: h.__metadata__[0] for k, h in hints.items() if get_origin(h) is Annotated and k not in cls.NOT_HERE}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TrainSettings(Settings):
     """How to train; `potluck train --help` says what each one means."""
 
-    local: tuple[tuple[str, float], ...] | None = None  # (name, speed) of each emulated device
-    bandwidth: float | None = None  # bytes per second
-    memory: tuple[int, ...] = (0,)  # bytes, for all local devices or for each; 0: not limited
-    threads: int | None = None
-    plan: Path | None = None
-    run_dir: Path | None = None
-    carrier: str = "zmq"
-    listen: str | None = None
-    devices: int = 0
-    no_local: bool = False
-    plain_network: IPv4Network | None = None
-    link_ports: Ports = ANY_PORT
-    timeout: float = 300.0  # seconds
-    silence: float = 2.7  # seconds
-    return_seconds: float = 30.0
-    between_losses: float = 150.0  # seconds
-    copy_part: float = 0.1  # of a link
-    checkpoint_seconds: float = 120.0
-    replan_gain: float = 0.05  # of a round
-    profile_seconds: float = 15.0
-    profile_dir: Path | None = None
-    plan_seconds: float = 2.0
-    tries: int = 0
-    chaos: Path | None = None
-    sync: str | None = None
-    data: tuple[str, ...] = ()  # NAME=PATH
-    json: bool = False
+    local: Annotated[tuple[tuple[str, float], ...] | None, values.named_speeds] = None  # (name, speed) each
+    bandwidth: Annotated[float | None, values.rate] = None  # bytes per second
+    memory: Annotated[tuple[int, ...], values.sizes] = (0,)  # bytes, for all local devices or for each; 0: not limited
+    threads: Annotated[int | None, values.whole(1)] = None
+    plan: Annotated[Path | None, values.path] = None
+    run_dir: Annotated[Path | None, values.path] = None
+    carrier: Annotated[str, values.one_of("zmq", "gloo")] = "zmq"
+    listen: Annotated[str | None, values.listen] = None
+    devices: Annotated[int, values.whole(0)] = 0
+    no_local: Annotated[bool, values.truth] = False
+    plain_network: Annotated[IPv4Network | None, values.network] = None
+    link_ports: Annotated[Ports, values.ports] = ANY_PORT
+    timeout: Annotated[float, values.duration] = 300.0  # seconds
+    silence: Annotated[float, values.seconds_between(*SILENCE_S)] = 2.7  # seconds
+    return_seconds: Annotated[float, values.duration] = 30.0
+    between_losses: Annotated[float, values.duration] = 150.0  # seconds
+    copy_part: Annotated[float, values.part] = 0.1  # of a link
+    checkpoint_seconds: Annotated[float, values.duration] = 120.0
+    replan_gain: Annotated[float, values.part] = 0.05  # of a round
+    profile_seconds: Annotated[float, values.duration] = 15.0
+    profile_dir: Annotated[Path | None, values.path] = None
+    plan_seconds: Annotated[float, values.duration] = 2.0
+    tries: Annotated[int, values.whole(0)] = 0
+    chaos: Annotated[Path | None, values.path] = None
+    sync: Annotated[str | None, values.text] = None
+    data: Annotated[tuple[str, ...], values.named_paths] = ()  # NAME=PATH
+    json: Annotated[bool, values.truth] = False
 
     TABLE: ClassVar[str] = "train"
-    READERS: ClassVar[dict[str, Callable[[object], Any]]] = {
-        "local": readers.named_speeds,
-        "bandwidth": readers.rate_bytes_s,
-        "memory": readers.sizes,
-        "threads": readers.whole(1),
-        "plan": readers.path,
-        "run_dir": readers.path,
-        "carrier": readers.one_of("zmq", "gloo"),
-        "listen": readers.listen,
-        "devices": readers.whole(0),
-        "no_local": readers.truth,
-        "plain_network": readers.network,
-        "link_ports": readers.ports,
-        "timeout": readers.duration_s,
-        "silence": readers.seconds_between(*SILENCE_S),
-        "return_seconds": readers.duration_s,
-        "between_losses": readers.duration_s,
-        "copy_part": readers.part,
-        "checkpoint_seconds": readers.duration_s,
-        "replan_gain": readers.part,
-        "profile_seconds": readers.duration_s,
-        "profile_dir": readers.path,
-        "plan_seconds": readers.duration_s,
-        "tries": readers.whole(0),
-        "chaos": readers.path,
-        "sync": readers.text,
-        "data": readers.named_paths,
-        "json": readers.truth,
-    }
 
     def __post_init__(self) -> None:
         if self.data and self.sync is None:
@@ -120,9 +93,9 @@ class TrainSettings(Settings):
             raise InputError(f"--memory: {len(self.memory)} sizes for {count} local devices; give one, or one for each")
 
 
-_OF_TRAINING = (  # what says nothing to a verb that only measures
-    "plan", "run_dir", "plan_seconds", "tries", "chaos", "sync", "data", "silence", "return_seconds", "between_losses",
-    "copy_part", "checkpoint_seconds", "replan_gain",
+_OF_TRAINING = (  # what says nothing to a verb that does not train
+    "plan", "run_dir", "tries", "chaos", "sync", "data", "silence", "return_seconds", "between_losses", "copy_part",
+    "checkpoint_seconds", "replan_gain",
 )  # fmt: skip
 
 
@@ -130,17 +103,12 @@ _OF_TRAINING = (  # what says nothing to a verb that only measures
 class ProfileSettings(TrainSettings):
     """How to measure; `potluck profile --help` says what each one means."""
 
-    save: Path | None = None
-    load: Path | None = None
-    fresh: bool = False
+    save: Annotated[Path | None, values.path] = None
+    load: Annotated[Path | None, values.path] = None
+    fresh: Annotated[bool, values.truth] = False
 
     TABLE: ClassVar[str] = "profile"
-    READERS: ClassVar[dict[str, Callable[[object], Any]]] = {
-        **{k: reader for k, reader in TrainSettings.READERS.items() if k not in _OF_TRAINING},
-        "save": readers.path,
-        "load": readers.path,
-        "fresh": readers.truth,
-    }
+    NOT_HERE: ClassVar[tuple[str, ...]] = (*_OF_TRAINING, "plan_seconds")
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -152,19 +120,13 @@ class ProfileSettings(TrainSettings):
 class PlanSettings(ProfileSettings):
     """How to plan; `potluck plan --help` says what each one means."""
 
-    fleet: Path | None = None
-    planner: str = "potluck"
-    plan_seconds: float = 5.0
-    out: Path | None = None
+    fleet: Annotated[Path | None, values.path] = None
+    planner: Annotated[str, values.text] = "potluck"
+    plan_seconds: Annotated[float, values.duration] = 5.0
+    out: Annotated[Path | None, values.path] = None
 
     TABLE: ClassVar[str] = "plan"
-    READERS: ClassVar[dict[str, Callable[[object], Any]]] = {
-        **{key: reader for key, reader in ProfileSettings.READERS.items() if key != "save"},
-        "fleet": readers.path,
-        "planner": readers.text,
-        "plan_seconds": readers.duration_s,
-        "out": readers.path,
-    }
+    NOT_HERE: ClassVar[tuple[str, ...]] = (*_OF_TRAINING, "save")
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -178,30 +140,18 @@ class PlanSettings(ProfileSettings):
 class JoinSettings(Settings):
     """How a device joins; `potluck join --help` says what each one means."""
 
-    name: str | None = None
-    device: str = "cpu"
-    threads: int | None = None
-    speed: float = 1.0
-    memory: int = 0  # bytes; 0: not limited
-    hold: float = 300.0  # seconds
-    link_ports: Ports = ANY_PORT
-    chaos: bool = False
-    data: tuple[str, ...] = ()  # NAME=PATH
-    plain_network: IPv4Network | None = None
+    name: Annotated[str | None, values.device_name] = None
+    device: Annotated[str, values.one_of("cpu", "cuda", "mps")] = "cpu"
+    threads: Annotated[int | None, values.whole(1)] = None
+    speed: Annotated[float, values.one_speed] = 1.0
+    memory: Annotated[int, values.size] = 0  # bytes; 0: not limited
+    hold: Annotated[float, values.duration] = 300.0  # seconds
+    link_ports: Annotated[Ports, values.ports] = ANY_PORT
+    chaos: Annotated[bool, values.truth] = False
+    data: Annotated[tuple[str, ...], values.named_paths] = ()  # NAME=PATH
+    plain_network: Annotated[IPv4Network | None, values.network] = None
 
     TABLE: ClassVar[str] = "join"
-    READERS: ClassVar[dict[str, Callable[[object], Any]]] = {
-        "name": readers.device_name,
-        "device": readers.one_of("cpu", "cuda", "mps"),
-        "threads": readers.whole(1),
-        "speed": readers.one_speed,
-        "memory": readers.size_bytes,
-        "hold": readers.duration_s,
-        "link_ports": readers.ports,
-        "chaos": readers.truth,
-        "data": readers.named_paths,
-        "plain_network": readers.network,
-    }
 
 
 VERBS: tuple[type[Settings], ...] = (TrainSettings, ProfileSettings, PlanSettings, JoinSettings)
@@ -219,30 +169,24 @@ def config_file(flag: Path | None, environment: Mapping[str, str]) -> Path | Non
 
 def settle(kind: type[S], flags: Mapping[str, object], environment: Mapping[str, str], file: Path | None = None) -> S:
     """The settings of a verb; of `flags`, those that are None were not given."""
-    values = _from_file(kind, file)
-    values |= _from_environment(kind, environment)
+    found = _from_file(kind, file) | _from_environment(kind, environment)
+    readers = kind.readers()
     for key, value in flags.items():
         if value is not None:
-            values[key] = _read(kind, key, value, f"--{key.replace('_', '-')}")
-    return kind(**values)
-
-
-def _read(kind: type[Settings], key: str, value: object, where: str) -> Any:
-    try:
-        return kind.READERS[key](value)
-    except InputError as error:
-        raise InputError(f"{where}: {error}") from None
+            found[key] = values.read(readers[key], value, f"--{key.replace('_', '-')}")
+    return kind(**found)
 
 
 def _from_environment(kind: type[Settings], environment: Mapping[str, str]) -> dict[str, Any]:
-    known = {PREFIX + key.upper() for verb in VERBS for key in verb.READERS}
+    known = {PREFIX + key.upper() for verb in VERBS for key in verb.readers()}
     known |= {PREFIX + name for name in NOT_SETTINGS}
     for name in environment:
         if name.startswith(PREFIX) and name not in known:
             hint = did_you_mean(name, sorted(known), prefix=PREFIX)
             raise InputError(f"{name}: unknown variable, correct or unset it; {hint}")
-    given = {key: (PREFIX + key.upper(), environment.get(PREFIX + key.upper())) for key in kind.READERS}
-    return {key: _read(kind, key, text, name) for key, (name, text) in given.items() if text}
+    named = {key: PREFIX + key.upper() for key in kind.readers()}
+    given = {key: name for key, name in named.items() if environment.get(name)}
+    return {key: values.read(kind.readers()[key], environment[name], name) for key, name in given.items()}
 
 
 def _from_file(kind: type[Settings], file: Path | None) -> dict[str, Any]:
@@ -250,26 +194,11 @@ def _from_file(kind: type[Settings], file: Path | None) -> dict[str, Any]:
     if file is None:
         return {}
     tables = {verb.TABLE: verb for verb in VERBS}
-    found: dict[str, Any] = {}
-    for table, content in _parse(file).items():
-        if table not in tables or not isinstance(content, dict):
-            if not isinstance(content, dict):
-                raise InputError(f"{file}: {table}: a key outside any table; put it under [train] or [join]")
+    found: dict[str, dict[str, Any]] = {}
+    for table, content in values.read_toml(file, "TOML", "docs/configuration.md").items():
+        if not isinstance(content, dict):
+            raise InputError(f"{file}: {table}: a key outside any table; put it under [train] or [join]")
+        if table not in tables:
             raise InputError(f"{file}: [{table}]: unknown table; {did_you_mean(table, sorted(tables))}")
-        readers = tables[table].READERS
-        for key, value in content.items():
-            if key not in readers:
-                raise InputError(f"{file}: {table}.{key}: unknown key; {did_you_mean(key, sorted(readers))}")
-            read = _read(tables[table], key, value, f"{file}: {table}.{key}")
-            if table == kind.TABLE:
-                found[key] = read
-    return found
-
-
-def _parse(file: Path) -> dict[str, Any]:
-    try:
-        return tomllib.loads(file.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise InputError(f"{file}: cannot be read ({error.strerror}); give the path of a TOML file") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise InputError(f"{file}: not TOML ({error}); write keys as in docs/configuration.md") from None
+        found[table] = values.read_table(content, tables[table].readers(), f"{file}: {table}.")
+    return found.get(kind.TABLE, {})

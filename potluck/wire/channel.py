@@ -53,15 +53,12 @@ class FixedWatch:
         self._silence_s, self._heard_s = silence_s, math.inf
 
     def heard(self, now_s: float) -> None:
-        """It said something."""
         self._heard_s = now_s
 
     def forgive(self, now_s: float) -> None:
-        """This side was held up itself."""
         self._heard_s = now_s
 
     def gone(self, now_s: float) -> str | None:
-        """Why it is taken for gone, if it is."""
         silence = now_s - self._heard_s
         return f"{SILENT} from it for {silence:.1f} s" if silence > self._silence_s else None
 

@@ -85,7 +85,8 @@ class ControlServer(Generic[In, Out]):
 
     def send(self, peer_id: int, message: Out) -> None:
         """Queue a message, from any thread. To a peer that is gone it goes nowhere: `Disconnected` says so."""
-        self._thread.post(self._post, peer_id, msgspec.json.encode(message))
+        data = msgspec.json.encode(message)
+        self._thread.post(self._with, peer_id, lambda conversation: conversation.post(data))
 
     def accept(self, peer_id: int) -> None:
         """Let a peer say as much as it likes from now on, from any thread."""
@@ -93,7 +94,7 @@ class ControlServer(Generic[In, Out]):
 
     def watch(self, peer_id: int, watch: Watch) -> None:
         """Judge a peer's silence by this from now on, from any thread."""
-        self._thread.post(self._watch, peer_id, watch)
+        self._thread.post(self._with, peer_id, lambda conversation: conversation.watch_by(watch))
 
     def offer(self, digest: str, data: bytes) -> None:
         """Let clients fetch these bytes by their SHA-256, from now on."""
@@ -103,7 +104,7 @@ class ControlServer(Generic[In, Out]):
 
     def disconnect(self, peer_id: int, why: str) -> None:
         """End one connection and tell the peer why, from any thread; `Disconnected` follows."""
-        self._thread.post(self._end, peer_id, why)
+        self._thread.post(self._with, peer_id, lambda conversation: conversation.end(why))
 
     def close(self) -> None:
         """End every connection and free the port; more than once does no harm."""
@@ -184,20 +185,10 @@ class ControlServer(Generic[In, Out]):
             raise web.HTTPNotFound(text="no such blob")
         return web.Response(body=data)
 
-    def _post(self, peer_id: int, data: bytes) -> None:
+    def _with(self, peer_id: int, deed: Callable[[Conversation[In]], None]) -> None:
         conversation = self._conversations.get(peer_id)
         if conversation is not None:
-            conversation.post(data)
-
-    def _watch(self, peer_id: int, watch: Watch) -> None:
-        conversation = self._conversations.get(peer_id)
-        if conversation is not None:
-            conversation.watch_by(watch)
-
-    def _end(self, peer_id: int, why: str) -> None:
-        conversation = self._conversations.get(peer_id)
-        if conversation is not None:
-            conversation.end(why)
+            deed(conversation)
 
 
 class ControlClient(Generic[In, Out]):
@@ -226,17 +217,16 @@ class ControlClient(Generic[In, Out]):
         self._nobody_yet = nobody_yet
         self._tls = trust.client_context()
         self._url = f"{'http' if self._tls is None else 'https'}://{address}"
-        self._conversation: Conversation[In] | None = None
         self._thread = LoopThread("control client")
         try:
-            self._session, self._talk = self._thread.run(self._connect(timeout_s), timeout_s + 5.0)
+            self._session, self._conversation, self._talk = self._thread.run(self._connect(timeout_s), timeout_s + 5.0)
         except BaseException:
             self._thread.stop()
             raise
 
     def send(self, message: Out) -> None:
         """Queue a message, from any thread. Once the connection is over it goes nowhere: `Disconnected` says so."""
-        self._thread.post(self._post, msgspec.json.encode(message))
+        self._thread.post(self._conversation.post, msgspec.json.encode(message))
 
     def fetch(self, digest: str, timeout_s: float) -> bytes:
         """The bytes with this SHA-256, from the coordinator. DeviceError when they do not come or are not those."""
@@ -260,7 +250,7 @@ class ControlClient(Generic[In, Out]):
 
     # --- in the loop's thread
 
-    async def _connect(self, timeout_s: float) -> tuple[aiohttp.ClientSession, asyncio.Task[None]]:
+    async def _connect(self, timeout_s: float) -> tuple[aiohttp.ClientSession, Conversation[In], asyncio.Task[None]]:
         session = aiohttp.ClientSession()
         try:
             socket = await self._open(session, timeout_s)
@@ -268,8 +258,7 @@ class ControlClient(Generic[In, Out]):
             await session.close()
             raise
         conversation = Conversation(socket, self._decoder, self._deliver, self._silence_s)
-        self._conversation = conversation
-        return session, asyncio.create_task(self._converse(conversation))
+        return session, conversation, asyncio.create_task(self._converse(conversation))
 
     async def _open(self, session: aiohttp.ClientSession, timeout_s: float) -> aiohttp.ClientWebSocketResponse:
         """The WebSocket; a coordinator that is not there yet is tried again until the deadline."""
@@ -318,8 +307,7 @@ class ControlClient(Generic[In, Out]):
         await conversation.close(why)
 
     async def _stop(self) -> None:
-        if self._conversation is not None:
-            self._conversation.end("this side is closing")
+        self._conversation.end("this side is closing")
         try:
             await self._talk
         finally:
@@ -336,10 +324,6 @@ class ControlClient(Generic[In, Out]):
 
     def _deliver(self, message: In, size: int) -> None:
         self.inbox.put(Received(SERVER_PEER_ID, message))
-
-    def _post(self, data: bytes) -> None:
-        if self._conversation is not None:
-            self._conversation.post(data)
 
 
 def _unreached(error: Exception) -> str:

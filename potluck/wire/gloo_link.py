@@ -14,13 +14,12 @@ from torch.distributed import TCPStore  # type: ignore[attr-defined]
 from potluck.errors import InputError
 from potluck.wire.frames import byte_views
 from potluck.wire.gloo_edge import GlooEdge
-from potluck.wire.link import DEFAULT_WINDOW_BYTES, Buffer, LinkStats, Tag
-from potluck.wire.mailbox import Mailbox
-from potluck.wire.pacing import Pacer
+from potluck.wire.link import DEFAULT_WINDOW_BYTES, Buffer, Tag
+from potluck.wire.mailbox import MailboxLink
 from potluck.wire.trust import ON_THIS_MACHINE, Trust
 
 
-class GlooLink:
+class GlooLink(MailboxLink):
     """A `Link` over Gloo. Each link hosts a store; of two peers, the one with the smaller name hosts their meeting.
 
     Gloo lets in whoever comes, and encrypts nothing: only peers whom the `trust` admits are met, and keys are refused.
@@ -37,10 +36,8 @@ class GlooLink:
     ) -> None:
         if trust.link_options(name):
             raise InputError("--carrier gloo cannot be encrypted; use zmq, or a network that you declare plain")
-        self._name, self._trust = name, trust
+        super().__init__(name, trust, window_bytes, bandwidth_bytes_s)
         self._bind = bind
-        self._mailbox = Mailbox(name, window_bytes)
-        self._pacer = Pacer(bandwidth_bytes_s)
         try:
             socket.create_server((bind, 0)).close()  # the store would listen everywhere, and find out in over a minute
             self._store = TCPStore(bind, 0, None, True, timedelta(seconds=30), wait_for_workers=False)
@@ -50,12 +47,7 @@ class GlooLink:
         self._edges: dict[str, GlooEdge] = {}
         self._leaving: list[GlooEdge] = []  # of the term before: they still take in what is on its way, and count it
 
-    @property
-    def stats(self) -> LinkStats:
-        return self._mailbox.stats
-
     def adopt(self, term: int, peers: Mapping[str, str], window_bytes: int | None = None) -> None:
-        """Connect to these peers under this term. See `Link`."""
         self._mailbox.adopt(term, peers, window_bytes)
         for edge in self._leaving:
             edge.abandon()
@@ -68,12 +60,10 @@ class GlooLink:
             self._connect(peer, address)
 
     def meet(self, peer: str, address: str) -> None:
-        """Connect to one more peer. See `Link`."""
         self._mailbox.meet(peer)
         self._connect(peer, address)
 
     def forget(self, peer: str) -> None:
-        """Let go of a peer. See `Link`."""
         self._mailbox.forget(peer)
         edge = self._edges.pop(peer, None)
         if edge is not None:
@@ -87,11 +77,6 @@ class GlooLink:
         meeting = self.address if self._name < peer else address
         self._edges[peer] = GlooEdge(self._name, peer, self.term, meeting, self._bind, self._mailbox, self._pacer)
 
-    @property
-    def term(self) -> int:
-        """The term in force. See `Link`."""
-        return self._mailbox.term
-
     def send(self, peer: str, tag: Tag, parts: Sequence[Buffer], timeout_s: float, term: int | None = None) -> None:
         """Queue a message. See `Link`. Read-only buffers are copied: torch takes none."""
         views = byte_views(parts)
@@ -101,23 +86,13 @@ class GlooLink:
             edge.send(tag, views)
 
     def receive(self, peer: str, tag: Tag, timeout_s: float, term: int | None = None) -> list[memoryview]:
-        """The parts of the oldest message with this tag from this peer. See `Link`."""
         parcel = self._mailbox.take(peer, tag, timeout_s, term)
         edge = self._edge(peer, parcel.header.term)
         if edge is not None and parcel.size_bytes:
             edge.credit(parcel.size_bytes)
         return parcel.parts
 
-    def arrived(self, peer: str, tag: Tag) -> bool:
-        """Whether a message with this tag from this peer is there. See `Link`."""
-        return self._mailbox.holds(peer, tag)
-
-    def cancel(self, reason: str) -> None:
-        """End every blocked send and receive with `Cancelled`. See `Link`."""
-        self._mailbox.cancel(reason)
-
     def close(self) -> None:
-        """Let go of the connections. See `Link`."""
         self._mailbox.close()
         for edge in (*self._leaving, *self._edges.values()):
             edge.abandon()

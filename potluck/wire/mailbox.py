@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import enum
 import threading
 import time
 from collections import deque
@@ -13,17 +12,11 @@ from typing import TypeVar
 from potluck.errors import Cancelled, LinkError, LinkTimeout, PeerLost
 from potluck.wire.frames import MessageHeader
 from potluck.wire.link import LinkStats, Tag
+from potluck.wire.pacing import Pacer
+from potluck.wire.trust import Trust
 
 T = TypeVar("T")
 
-
-class _Anything(enum.Enum):
-    """Whatever a thread waits for."""
-
-    ANYTHING = enum.auto()
-
-
-_ANYTHING = _Anything.ANYTHING
 
 # What is kept of a term not yet adopted, of all peers together: anybody can send it.
 MAX_EARLY_PEERS = 1024
@@ -190,10 +183,8 @@ class Mailbox:
         parcel = Parcel(header, parts, sum(part.nbytes for part in parts))
         with self._lock:
             if not self._closed:
-                if self._sort(peer, parcel):
-                    self._wake(peer, header.tag)
-                else:
-                    self._wake(peer)
+                for_whom = (header.tag,) if self._sort(peer, parcel) else ()
+                self._wake(peer, *for_whom)
 
     def refuse(self) -> None:
         """Count a frame that cannot be read."""
@@ -218,10 +209,10 @@ class Mailbox:
 
     # --- inside, with the lock held
 
-    def _wake(self, peer: str | None = None, what: Tag | _Anything | None = _ANYTHING) -> None:
-        """Those who wait for this, of this peer (None: of any)."""
+    def _wake(self, peer: str | None = None, *only: Tag | None) -> None:
+        """Those who wait for a peer, or for any; if `only` is given, for these tags, or for room to send one (None)."""
         for waiter in self._waiting.values():
-            if peer in (None, waiter.peer) and (isinstance(what, _Anything) or waiter.tag == what):
+            if peer in (None, waiter.peer) and (not only or waiter.tag in only):
                 waiter.woken.notify()
 
     def _sort(self, peer: str, parcel: Parcel) -> bool:
@@ -312,3 +303,26 @@ class Mailbox:
         return PeerLost(
             f"link {self._name}: peer {peer} is gone ({why}), {doing}; remove it from the plan or restart it", peer
         )
+
+
+class MailboxLink:
+    """What both carriers do alike, as their links are a mailbox, an emulated line and connections."""
+
+    def __init__(self, name: str, trust: Trust, window_bytes: int, bandwidth_bytes_s: float | None) -> None:
+        self._name, self._trust = name, trust
+        self._mailbox = Mailbox(name, window_bytes)
+        self._pacer = Pacer(bandwidth_bytes_s)
+
+    @property
+    def stats(self) -> LinkStats:
+        return self._mailbox.stats
+
+    @property
+    def term(self) -> int:
+        return self._mailbox.term
+
+    def arrived(self, peer: str, tag: Tag) -> bool:
+        return self._mailbox.holds(peer, tag)
+
+    def cancel(self, reason: str) -> None:
+        self._mailbox.cancel(reason)

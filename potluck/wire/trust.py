@@ -47,7 +47,6 @@ class PlainTrust:
         return cls(plain_networks(declared))
 
     def refusal(self, peer: str, role: Role) -> str | None:
-        """Why nobody from this address is let in."""
         try:
             address = IPv4Address(peer)
         except AddressValueError:

@@ -8,8 +8,7 @@ import socket
 import threading
 import time
 from collections import deque
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
 
 import zmq
 
@@ -24,9 +23,8 @@ from potluck.wire.frames import (
     decode_header,
     encode_header,
 )
-from potluck.wire.link import DEFAULT_WINDOW_BYTES, Buffer, LinkStats, Tag
-from potluck.wire.mailbox import Mailbox
-from potluck.wire.pacing import Pacer
+from potluck.wire.link import DEFAULT_WINDOW_BYTES, Buffer, Tag
+from potluck.wire.mailbox import MailboxLink
 from potluck.wire.trust import ON_THIS_MACHINE, Trust
 from potluck.wire.zmq_edge import MAX_FRAME_BYTES, ZmqEdge
 
@@ -38,36 +36,7 @@ BATCH = 64  # messages read before the thread looks after its other duties: send
 SILENCE_S = 8.0
 
 
-@dataclass(frozen=True)
-class _Adopt:
-    term: int
-    peers: dict[str, str]
-
-
-@dataclass(frozen=True)
-class _Meet:
-    term: int
-    peer: str
-    address: str | None  # None: let go of it
-
-
-@dataclass(frozen=True)
-class _Send:
-    term: int
-    peer: str
-    tag: Tag
-    parts: list[memoryview]
-    size_bytes: int
-
-
-@dataclass(frozen=True)
-class _Consumed:
-    term: int
-    peer: str
-    size_bytes: int
-
-
-class ZmqLink:
+class ZmqLink(MailboxLink):
     """A `Link` over ZeroMQ; who gets through to it, and whether others can listen in, its `trust` says.
 
     A ROUTER receives; one DEALER per peer sends and gets the credits back. A peer whose connection closes, does not
@@ -85,15 +54,13 @@ class ZmqLink:
         silence_s: float = SILENCE_S,
         trust: Trust = ON_THIS_MACHINE,
     ) -> None:
-        self._name, self._trust = name, trust
+        super().__init__(name, trust, window_bytes, bandwidth_bytes_s)
         self._silence_s = silence_s
-        self._mailbox = Mailbox(name, window_bytes)
-        self._pacer = Pacer(bandwidth_bytes_s)
         self._context = zmq.Context()
         with beyond_limit():  # threads of its own begin with the first socket, and end the process where they cannot
             self._router = self._context.socket(zmq.ROUTER)
         self.address = self._bind(bind)
-        self._requests: deque[_Adopt | _Meet | _Send | _Consumed] = deque()
+        self._requests: deque[tuple[int | None, Callable[[], None]]] = deque()  # a term, and what to do in it
         self._wake_send, self._wake_receive = socket.socketpair()
         self._wake_send.setblocking(False)
         self._wake_receive.setblocking(False)
@@ -102,73 +69,52 @@ class ZmqLink:
         # From here on, the I/O thread's own.
         self._term = -1
         self._edges: dict[str, ZmqEdge] = {}
-        self._paced: deque[tuple[float, _Send]] = deque()
+        self._paced: deque[tuple[float, str, Tag, list[memoryview]]] = deque()  # when it may go, and to whom
         self._poller = zmq.Poller()
         self._poller.register(self._router, zmq.POLLIN)
         self._poller.register(self._wake_receive, zmq.POLLIN)
         self._thread = threading.Thread(target=self._run, name=f"link {name}", daemon=True)
         start(self._thread)
 
-    @property
-    def stats(self) -> LinkStats:
-        return self._mailbox.stats
-
     # --- called by the device
 
     def adopt(self, term: int, peers: Mapping[str, str], window_bytes: int | None = None) -> None:
-        """Connect to these peers under this term. See `Link`."""
         if not self._thread.is_alive():
             raise LinkError(f"link {self._name}: its I/O thread has ended; restart the device")
         self._mailbox.adopt(term, peers, window_bytes)
-        self._request(_Adopt(term, dict(peers)))
+        addresses = dict(peers)
+        self._request(None, lambda: self._connect(term, addresses))
 
     def meet(self, peer: str, address: str) -> None:
-        """Connect to one more peer. See `Link`."""
         self._mailbox.meet(peer)
-        self._request(_Meet(self._mailbox.term, peer, address))
+        self._request(self.term, lambda: self._meet(peer, address))
 
     def forget(self, peer: str) -> None:
-        """Let go of a peer. See `Link`."""
         self._mailbox.forget(peer)
-        self._request(_Meet(self._mailbox.term, peer, None))
-
-    @property
-    def term(self) -> int:
-        """The term in force. See `Link`."""
-        return self._mailbox.term
+        self._request(self.term, lambda: self._drop_edge(peer))
 
     def send(self, peer: str, tag: Tag, parts: Sequence[Buffer], timeout_s: float, term: int | None = None) -> None:
-        """Queue a message. See `Link`."""
         views = byte_views(parts)
         size_bytes = sum(view.nbytes for view in views)
         term = self._mailbox.reserve(peer, tag, size_bytes, timeout_s, term)
-        self._request(_Send(term, peer, tag, views, size_bytes))
+        self._request(term, lambda: self._pace(peer, tag, views, size_bytes))
 
     def receive(self, peer: str, tag: Tag, timeout_s: float, term: int | None = None) -> list[memoryview]:
-        """The parts of the oldest message with this tag from this peer. See `Link`."""
         parcel = self._mailbox.take(peer, tag, timeout_s, term)
         due_bytes = self._mailbox.consumed(peer, parcel.header.term, parcel.size_bytes)
         if due_bytes:
-            self._request(_Consumed(parcel.header.term, peer, due_bytes))
+            self._request(parcel.header.term, lambda: self._credit(peer, due_bytes))
         return parcel.parts
 
-    def arrived(self, peer: str, tag: Tag) -> bool:
-        """Whether a message with this tag from this peer is there. See `Link`."""
-        return self._mailbox.holds(peer, tag)
-
-    def cancel(self, reason: str) -> None:
-        """End every blocked send and receive with `Cancelled`. See `Link`."""
-        self._mailbox.cancel(reason)
-
     def close(self) -> None:
-        """Let go of the sockets. See `Link`."""
         self._mailbox.close()
         self._closing = True
         self._wake()
         self._thread.join(timeout=5.0)
 
-    def _request(self, request: _Adopt | _Meet | _Send | _Consumed) -> None:
-        self._requests.append(request)
+    def _request(self, term: int | None, deed: Callable[[], None]) -> None:
+        """Has the I/O thread do this, unless the term is over by then; None: whatever the term."""
+        self._requests.append((term, deed))
         if not self._awake:
             self._wake()
 
@@ -255,30 +201,24 @@ class ZmqLink:
 
     def _serve_requests(self) -> None:
         while self._requests:
-            request = self._requests.popleft()
-            match request:
-                case _Adopt(term, peers):
-                    self._connect(term, peers)
-                case _Meet(term, peer, address):
-                    if term == self._term and address is not None:
-                        self._meet(peer, address)
-                    elif term == self._term and peer in self._edges:
-                        self._drop_edge(peer)
-                case _Send(term=term) if term != self._term:
-                    continue  # its term ended while it was queued
-                case _Send():
-                    self._paced.append((self._pacer.release_at(request.size_bytes, time.monotonic()), request))
-                case _Consumed(term, peer, size_bytes):
-                    header = encode_header(CreditHeader(PROTOCOL_VERSION, term, size_bytes))
-                    self._router.send_multipart([peer.encode(), header], zmq.NOBLOCK)  # to nobody when it is gone
+            term, deed = self._requests.popleft()
+            if term in (None, self._term):
+                deed()
+
+    def _pace(self, peer: str, tag: Tag, parts: list[memoryview], size_bytes: int) -> None:
+        self._paced.append((self._pacer.release_at(size_bytes, time.monotonic()), peer, tag, parts))
+
+    def _credit(self, peer: str, consumed_bytes: int) -> None:
+        header = encode_header(CreditHeader(PROTOCOL_VERSION, self._term, consumed_bytes))
+        self._router.send_multipart([peer.encode(), header], zmq.NOBLOCK)  # to nobody when it is gone
 
     def _release_due(self) -> None:
         now = time.monotonic()
         while self._paced and self._paced[0][0] <= now:
-            _, message = self._paced.popleft()
-            edge = self._edges.get(message.peer)
+            _, peer, tag, parts = self._paced.popleft()
+            edge = self._edges.get(peer)
             if edge is not None:
-                edge.waiting.append((message.tag, message.parts))
+                edge.waiting.append((tag, parts))
                 self._flush(edge)
 
     def _connect(self, term: int, peers: dict[str, str]) -> None:
@@ -303,7 +243,9 @@ class ZmqLink:
         self._poller.register(edge.monitor, zmq.POLLIN)
 
     def _drop_edge(self, peer: str) -> None:
-        edge = self._edges.pop(peer)
+        edge = self._edges.pop(peer, None)
+        if edge is None:
+            return
         self._poller.unregister(edge.socket)
         self._poller.unregister(edge.monitor)
         edge.close()

@@ -15,7 +15,7 @@ import potluck
 import potluck.errors
 from potluck.commands.choosing import micro_batch_choices
 from potluck.commands.training_job import train
-from potluck.commands.trying import Tries, try_plans
+from potluck.commands.trying import try_plans
 from potluck.control.audit import audit
 from potluck.coordinator.fleet.fleet_profile import MeasuringTime, profile_fleet
 from potluck.coordinator.fleet.live_fleet import LiveFleet
@@ -85,8 +85,8 @@ def test_plans_are_tried_and_what_they_learn_is_thrown_away(live: LiveFleet, tmp
     prepared = prepare_job(job_of("mlp", 3))
     profile = profile_fleet(live, prepared, MeasuringTime(seconds=1.0, network_seconds=0.3))
     said: list[str] = []
-    tries = Tries(2, 0.5, PATIENT, said.append)
-    attempts, learned = try_plans(live, prepared, profile, micro_batch_choices(prepared), tries)
+    options = Options(tries=2, plan_s=0.5, timeout_s=PATIENT, progress=said.append)
+    attempts, learned = try_plans(live, prepared, profile, micro_batch_choices(prepared), options)
     assert [a.round_s for a in attempts] == sorted(a.round_s for a in attempts)
     assert len(said) == 2 * len(attempts)
     assert said[0].startswith("trying plan 1 for 12 rounds")  # they take milliseconds
@@ -100,8 +100,8 @@ def test_plans_are_tried_and_what_they_learn_is_thrown_away(live: LiveFleet, tmp
 def test_who_wants_to_stop_while_plans_are_tried_waits_for_one_round(live: LiveFleet) -> None:
     prepared = prepare_job(job_of("mlp", 3))
     profile = profile_fleet(live, prepared, MeasuringTime(seconds=1.0, network_seconds=0.3))
-    tries = Tries(3, 0.5, PATIENT, lambda text: None, should_stop=lambda: True)
-    attempts, same = try_plans(live, prepared, profile, micro_batch_choices(prepared), tries)
+    options = Options(tries=3, plan_s=0.5, timeout_s=PATIENT, should_stop=lambda: True)
+    attempts, same = try_plans(live, prepared, profile, micro_batch_choices(prepared), options)
     assert len(attempts) == 1
     assert same is profile
 

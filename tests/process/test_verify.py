@@ -11,7 +11,8 @@ from torch import nn
 from torch.nn import functional as F
 
 import potluck
-from potluck.commands.verifying import Verification, prepare_in_float64, shorten, verify_job
+from potluck.commands.trying import shorten
+from potluck.commands.verifying import Verification, prepare_in_float64, verify_job
 from potluck.coordinator.options import Options
 from potluck.coordinator.samples.prepared_job import prepare_job
 from potluck.errors import PotluckError

@@ -4,40 +4,14 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
-from types import TracebackType
-from typing import Protocol
+from typing import TYPE_CHECKING, TypeAlias
 
 from potluck.cli.display.lines import LineDisplay
-from potluck.metrics.records import Record
 
+if TYPE_CHECKING:
+    from potluck.cli.display.live import LiveDisplay
 
-class Display(Protocol):
-    """A watcher of a run that is also told what is going on before and after it."""
-
-    def __enter__(self) -> Display: ...
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None: ...
-
-    def note(self, text: str) -> None:
-        """Says something about the run."""
-
-    def announce(self, text: str) -> None:
-        """Says something that the user may want to copy: it stays on the screen."""
-
-    def judged_by(self, metric: str) -> None:
-        """Says what decides which evaluation is the best."""
-
-    def stopping(self) -> None:
-        """Says that the run is about to stop; called from a signal handler."""
-
-    def catch_up(self, past: Sequence[tuple[Record, float]]) -> None:
-        """Takes in records from before anybody looked, each with when it was written, on the monotonic clock."""
-
-    def record(self, record: Record, now_s: float | None = None) -> None:
-        """Called with every record; `now_s` is when it was written, if not just now."""
+Display: TypeAlias = "LineDisplay | LiveDisplay"  # a watcher that is also told what goes on before and after a run
 
 
 def open_display(title: str, first_note: str) -> Display:

@@ -10,9 +10,8 @@ from typing import TextIO
 
 from potluck.cli.display.idle_line import idle_text
 from potluck.metrics.records import EvaluationRecord, IdleDevices, IncidentRecord, PlanAdopted, Record
-from potluck.metrics.run_view import RunView, evaluation_text
+from potluck.metrics.run_view import RunView, evaluation_text, progress_text
 from potluck.types import RoundRecord
-from potluck.units import duration_text
 
 EVERY_S = 2.0  # between two lines about rounds: as fast as they can be read
 PAST_MESSAGES = 3  # of what happened before anybody looked: enough to see why, without filling the screen
@@ -51,7 +50,10 @@ class LineDisplay:
         os.write(2, b"stopping" + after + b"\n")
 
     def catch_up(self, past: Sequence[tuple[Record, float]]) -> None:
-        """Takes in what happened before anybody looked, and says what it came to, in a few lines."""
+        """Takes in what happened before anybody looked, and says what it came to, in a few lines.
+
+        Each record comes with when it was written, on the monotonic clock.
+        """
         with self._lock:
             view = self._view
             for record, at_s in past:
@@ -66,7 +68,7 @@ class LineDisplay:
                 self._write(self._progress(past[-1][1]))
 
     def record(self, record: Record, now_s: float | None = None) -> None:
-        """Shows a record, if it is worth a line."""
+        """Shows a record, if it is worth a line; `now_s` is when it was written, if not just now."""
         now_s = time.monotonic() if now_s is None else now_s
         with self._lock:
             self._view.see(record, now_s)
@@ -104,12 +106,8 @@ class LineDisplay:
 
     def _progress(self, now_s: float) -> str:
         view = self._view
-        parts = [f"round {view.done}/{view.rounds}", f"epoch {view.epoch + 1}/{view.epochs}", f"loss {view.loss:.4f}"]
-        if (rate := view.samples_per_s()) is not None:
-            parts.append(f"{rate:.0f} samples/s")
-        if (left := view.seconds_left(now_s)) is not None and view.done < view.rounds and not view.ended:
-            parts.append(f"{duration_text(left)} left")
-        return " · ".join(parts)
+        goes_on = view.done < view.rounds and not view.ended
+        return f"round {progress_text(view, view.seconds_left(now_s) if goes_on else None)}"
 
     def _write(self, text: str) -> None:
         self._stream.write(text + "\n")

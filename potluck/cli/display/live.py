@@ -18,7 +18,7 @@ from rich.text import Text
 
 from potluck.cli.display.idle_line import idle_text
 from potluck.metrics.records import Record, RunEnded
-from potluck.metrics.run_view import RunView, evaluation_text, sparkline
+from potluck.metrics.run_view import RunView, sparkline
 from potluck.units import duration_text
 
 REFRESHES_PER_S = 8  # smooth to the eye, and drawing takes next to nothing of a core
@@ -90,13 +90,7 @@ class LiveDisplay:
             rows += [self._progress(), self._numbers(width)]
             if view.plan_reason:
                 rows.append(_labelled("plan", view.plan_reason))
-            if view.evaluation is not None:
-                text = f"{evaluation_text(view.evaluation, view.best_metric)}, after round {view.evaluation.round}"
-                rows.append(_labelled("evaluation", text))
-            if view.checkpoint:
-                rows.append(_labelled("checkpoint", view.checkpoint))
-            if view.copy:
-                rows.append(_labelled("copy", view.copy))
+            rows += [_labelled(name, text) for name, text in view.kept().items()]
             rows.append(Padding(self._devices(width), (1, 0)))
             if view.idle:  # in full, as what to do about it comes last
                 rows.append(_labelled("idle", idle_text(view.idle), no_wrap=False))

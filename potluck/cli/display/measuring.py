@@ -5,27 +5,24 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-from collections.abc import Iterator
-from typing import Protocol, TextIO
+from collections.abc import Callable, Iterator
+from typing import NamedTuple, TextIO
 
 from potluck.metrics.tally import Tally
 
 
-class MeasureDisplay(Protocol):
-    """Told what happens while devices measure."""
+class MeasureDisplay(NamedTuple):
+    """Whom to tell what happens while devices measure."""
 
-    def note(self, text: str) -> None:
-        """Says something worth keeping."""
-
-    def progress(self, what: str, done: int, total: int) -> None:
-        """A device, or the links, are so far."""
+    note: Callable[[str], None]  # something worth keeping
+    progress: Callable[[str, int, int], None]  # a device, or the links, are so far
 
 
 @contextlib.contextmanager
 def measure_display() -> Iterator[MeasureDisplay]:
     """The display that fits where standard error goes."""
     if not sys.stderr.isatty() or os.environ.get("TERM", "dumb") == "dumb":
-        yield Lines(sys.stderr)
+        yield lines_to(sys.stderr)
         return
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
@@ -34,26 +31,22 @@ def measure_display() -> Iterator[MeasureDisplay]:
     with Progress(*columns, TimeElapsedColumn(), console=Console(stderr=True), transient=True) as bars:
         tasks: dict[str, TaskID] = {}
 
-        class Bars:
-            def note(self, text: str) -> None:
-                bars.console.print(text, markup=False, highlight=False)
+        def note(text: str) -> None:
+            bars.console.print(text, markup=False, highlight=False)
 
-            def progress(self, what: str, done: int, total: int) -> None:
-                if what not in tasks:
-                    tasks[what] = bars.add_task(what, total=max(total, 1))
-                bars.update(tasks[what], completed=done)
+        def progress(what: str, done: int, total: int) -> None:
+            if what not in tasks:
+                tasks[what] = bars.add_task(what, total=max(total, 1))
+            bars.update(tasks[what], completed=done)
 
-        yield Bars()
+        yield MeasureDisplay(note, progress)
 
 
-class Lines:
-    """Writes lines to a stream."""
+def lines_to(stream: TextIO) -> MeasureDisplay:
+    """One that writes lines."""
 
-    def __init__(self, stream: TextIO) -> None:
-        self._stream = stream
-        self.progress = Tally(self.note)
+    def note(text: str) -> None:
+        stream.write(text + "\n")
+        stream.flush()
 
-    def note(self, text: str) -> None:
-        """A line of its own."""
-        self._stream.write(text + "\n")
-        self._stream.flush()
+    return MeasureDisplay(note, Tally(note))

@@ -7,6 +7,7 @@ import textwrap
 from collections.abc import Iterable, Sequence
 
 from potluck.metrics.lanes import busy_part
+from potluck.metrics.run_view import share_text
 from potluck.plan.explain import Explainer
 from potluck.simulate.outlook import DeviceRun, Outlook
 from potluck.types import ModelFacts, Plan
@@ -141,10 +142,7 @@ def _share(run: Outlook, device: DeviceRun) -> str:
     stage = run.plan.stages[device.stage]
     if len(stage.group) == 1:
         return "all"
-    share = next(m.share for m in stage.group if m.device == device.name)
-    if stage.sharing == "samples":
-        return f"{share} of {run.plan.micro_batch_size} rows"
-    return f"{share} of {run.plan.micro_batches} turns"
+    return share_text(run.plan, device.stage, next(m.share for m in stage.group if m.device == device.name))
 
 
 def _memory(device: DeviceRun, bars: bool) -> str:

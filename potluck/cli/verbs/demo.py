@@ -10,15 +10,15 @@ import click
 from potluck.cli.session import terminal
 from potluck.cli.verbs.train import pace, report, round_lines
 from potluck.commands.here import RUNS, check_run_dir, crowding
-from potluck.errors import InputError
 from potluck.settings.own_command import command
+from potluck.settings.values import read
 from potluck.types import DeviceSpec, Fleet
 from potluck.units import speeds
 
 
 def demo(devices: str, run_dir: Path | None, *, as_json: bool) -> int:
     """Trains the demo's job on emulated devices and says what to try next; returns the exit code."""
-    fleet = _fleet(devices)
+    fleet = read(_fleet, devices, "--devices")
     check_run_dir(run_dir or RUNS / "new", resume=False)
     started = time.monotonic()
     given = ", ".join(f"{device.speed:g}" for device in fleet.devices)
@@ -49,10 +49,7 @@ def demo(devices: str, run_dir: Path | None, *, as_json: bool) -> int:
 
 
 def _fleet(devices: str) -> Fleet:
-    try:
-        return Fleet(devices=tuple(DeviceSpec(name=name, speed=speed) for name, speed in speeds(devices)))
-    except InputError as error:
-        raise InputError(f"--devices: {error}") from None
+    return Fleet(devices=tuple(DeviceSpec(name=name, speed=speed) for name, speed in speeds(devices)))
 
 
 def train_command(devices: str, *, as_json: bool) -> list[str]:

@@ -16,7 +16,7 @@ from potluck.commands.run_state import FoundRun, State, look
 from potluck.commands.which_run import chosen_run, running
 from potluck.coordinator.run_folder.folder_names import MODEL
 from potluck.metrics.records import EvaluationRecord
-from potluck.metrics.run_view import evaluation_text
+from potluck.metrics.run_view import progress_text
 from potluck.units import duration_text
 
 SHOWN_INCIDENTS = 4  # the newest: with what goes before they fit on one screen
@@ -49,19 +49,14 @@ def status_lines(found: FoundRun, others: Sequence[FoundRun] = ()) -> list[str]:
     """A run in words, one fact a line."""
     view, records = found.records.view, found.records
     lines = [headline(found)]
-    if progress := progress_text(found):
+    if progress := _progress(found):
         lines.append(_fact("round", progress))
     if view.plan_reason:
         lines.append(_fact("plan", view.plan_reason))
     lines += [_fact(device, lane.where) for device, lane in view.lanes.items()]
     lines += [_fact("idle", idle_text(view.idle))] if view.idle else []
     lines += device_lines(parts_of(found.run_dir), "devices   ")
-    if view.evaluation is not None:
-        lines.append(_fact("evaluation", f"{evaluation_text(view.evaluation)}, after round {view.evaluation.round}"))
-    if view.checkpoint:
-        lines.append(_fact("checkpoint", view.checkpoint))
-    if view.copy:
-        lines.append(_fact("copy", view.copy))
+    lines += [_fact(name, text) for name, text in view.kept().items()]
     if records.incidents:
         shown = list(view.messages)[-SHOWN_INCIDENTS:]
         before = f" (the last {len(shown)} of {records.incidents})" if records.incidents > len(shown) else ""
@@ -87,23 +82,14 @@ def headline(found: FoundRun) -> str:
 
 
 def one_line(found: FoundRun) -> str:
-    progress = progress_text(found)
+    progress = _progress(found)
     return f"{found.run_dir}: {found.state}" + (f", round {progress}" if progress else "")
 
 
-def progress_text(found: FoundRun) -> str:
-    """How far it is, how fast, and how long the rest takes; nothing before it trains."""
+def _progress(found: FoundRun) -> str:
+    """How far it is; nothing before it trains."""
     view = found.records.view
-    if not view.rounds:
-        return ""
-    parts = [f"{view.done}/{view.rounds}", f"epoch {view.epoch + 1}/{view.epochs}"]
-    if view.loss is not None:
-        parts.append(f"loss {view.loss:.4f}")
-    if (rate := view.samples_per_s()) is not None:
-        parts.append(f"{rate:,.0f} samples/s")
-    if (left := _seconds_left(found)) is not None:
-        parts.append(f"{duration_text(left)} left")
-    return " · ".join(parts)
+    return progress_text(view, _seconds_left(found)) if view.rounds else ""
 
 
 def go_on(found: FoundRun, command: str | None = None) -> str:

@@ -22,6 +22,7 @@ from potluck.commands.which_run import chosen_run, running
 from potluck.coordinator.run_folder.process_record import ProcessFacts, alive, written
 from potluck.errors import InputError, PotluckError
 from potluck.settings.own_command import command
+from potluck.settings.values import read
 from potluck.units import duration_s, duration_text
 
 _EVERY_S = 0.2  # between two looks whether it is over
@@ -29,7 +30,7 @@ _EVERY_S = 0.2  # between two looks whether it is over
 
 def stop(run: Path | None, *, now: bool, timeout: str) -> int:
     """Asks a run to end and waits until it has; returns the exit code."""
-    timeout_s = _timeout_s(timeout)
+    timeout_s = read(duration_s, timeout, "--timeout")
     run_dir = chosen_run(run) if run is not None else _only_one()
     facts = written(run_dir)
     process = alive(facts)
@@ -53,13 +54,6 @@ def command_to_go_on(arguments: Sequence[str], run_dir: Path) -> str | None:
         if PurePath(before).name == "potluck" and verb == "train":
             return resume_command(arguments[place:], run_dir)
     return None
-
-
-def _timeout_s(text: str) -> float:
-    try:
-        return duration_s(text)
-    except InputError as error:
-        raise InputError(f"--timeout: {error}") from None
 
 
 def _only_one() -> Path:

@@ -40,6 +40,7 @@ from potluck.wire.trust import PlainTrust
 
 if TYPE_CHECKING:
     from potluck.coordinator.training import TrainResult
+    from potluck.tensors.checkpoint import Best
 
 
 class Checked(NamedTuple):
@@ -137,10 +138,10 @@ def report(
         emit(summary(result, seconds, go_on) | ({"crowded": crowded} if crowded else {}))
         return
     click.echo(f"{result.reason} after {result.rounds} rounds: {pace(result, seconds)}")
+    best, best_model = _best(result.run_dir)
     if (evaluated := last_evaluation(result.run_dir)) is not None:
-        click.echo(
-            f"metrics  {evaluation_text(evaluated, _best_metric(result.run_dir))}, after round {evaluated.round}"
-        )
+        words = evaluation_text(evaluated, best.metric if best is not None else "")
+        click.echo(f"metrics  {words}, after round {evaluated.round}")
     parts = parts_of(result.run_dir)
     if parts:  # each device passes over its own samples as often as it gets to
         click.echo(f"pushes   {result.samples_lost} samples lost, {result.samples_doubled} counted twice")
@@ -149,7 +150,8 @@ def report(
     for line in (*round_lines(result, crowded), *device_lines(parts, "devices")):
         click.echo(line)
     click.echo(f"model    {result.model_path}")
-    _report_best(result)
+    if best is not None and best_model is not None and best.round != result.rounds:
+        click.echo(f"best     {best_model}: {best.metric} {best.value:.4g}, after round {best.round}")
     if result.reason == "stopped":
         click.echo(f"go on    {go_on}")
 
@@ -188,31 +190,16 @@ def last_evaluation(run_dir: Path) -> EvaluationRecord | None:
     return next((r for r in reversed(list(read(run_dir / RECORDS))) if isinstance(r, EvaluationRecord)), None)
 
 
-def _best_metric(run_dir: Path) -> str:
-    from potluck.tensors.checkpoint import best
-
-    found = best(run_dir)
-    return found.metric if found is not None else ""
-
-
-def _report_best(result: TrainResult) -> None:
-    """Says where the best model is, if that is not the last one."""
+def _best(run_dir: Path) -> tuple[Best | None, Path | None]:
+    """The best of a run's evaluations, and its model, if that is kept."""
     from potluck.tensors.checkpoint import WEIGHTS, best, best_path
 
-    found, path = best(result.run_dir), best_path(result.run_dir)
-    if found is not None and path is not None and found.round != result.rounds and path.is_dir():
-        click.echo(f"best     {path / WEIGHTS}: {found.metric} {found.value:.4g}, after round {found.round}")
-
-
-def _best_model(run_dir: Path) -> str | None:
-    from potluck.tensors.checkpoint import WEIGHTS, best_path
-
     path = best_path(run_dir)
-    return str(path / WEIGHTS) if path is not None and path.is_dir() else None
+    return best(run_dir), path / WEIGHTS if path is not None and path.is_dir() else None
 
 
 def summary(result: TrainResult, seconds: float, go_on: str) -> dict[str, object]:
-    evaluated = last_evaluation(result.run_dir)
+    evaluated, (_, best_model) = last_evaluation(result.run_dir), _best(result.run_dir)
     stopped = {"resume": go_on} if result.reason == "stopped" else {}
     parts = parts_of(result.run_dir)
     devices = {"devices": msgspec.to_builtins(parts)} if parts else {}
@@ -230,7 +217,7 @@ def summary(result: TrainResult, seconds: float, go_on: str) -> dict[str, object
         "round_s": result.round_s,
         "predicted_round_s": result.predicted_s,
         "model": str(result.model_path),
-        "best_model": _best_model(result.run_dir),
+        "best_model": str(best_model) if best_model is not None else None,
         "run_dir": str(result.run_dir),
         **devices,
         **stopped,

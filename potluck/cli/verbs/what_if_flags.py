@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from potluck import units
 from potluck.errors import InputError
 from potluck.plan.validate import MAX_MICRO_BATCHES
+from potluck.settings.values import read
 from potluck.simulate.what_if import slowed, with_all_links, with_device, with_link, without_device
 from potluck.types import DeviceProfile, DeviceSpec, Member, Plan, Profile, Stage
 
@@ -150,10 +151,7 @@ def _slowed(given: str) -> _Change:
 
 def _linked(given: str) -> _Change:
     ends, rate = _split(given, "--link", "desk,pi=10Mbit or all=10Mbit")
-    try:
-        bandwidth = units.rate_bytes_s(rate)
-    except InputError as error:
-        raise InputError(f"--link: {error}") from None
+    bandwidth = read(units.rate_bytes_s, rate, "--link")
     if ends == "all":
         return lambda profile: with_all_links(profile, bandwidth)
     a, comma, b = (part.strip() for part in ends.partition(","))

@@ -19,9 +19,8 @@ from potluck.coordinator.samples.loading import first_samples
 from potluck.coordinator.samples.prepared_job import PreparedJob
 from potluck.errors import DeviceError, DeviceLost, LinkError, Overdue
 from potluck.plan.cost.resident import IN_FLIGHT, to_rehearse, with_resident
-from potluck.profile.borrow import borrow, borrow_memory
+from potluck.profile.borrow import borrow, borrow_memory, share_late_parts
 from potluck.profile.cells import row_counts
-from potluck.profile.late import share_late_parts
 from potluck.profile.line_sharing import Passage, passages, through
 from potluck.profile.network import DevicePair, Probing, Trunk, link_profiles, medium, pair_rounds, probe
 from potluck.profile.refresh import cell_to_retime, links_changed, refresh

@@ -9,7 +9,6 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
-from types import TracebackType
 from typing import IO
 
 from potluck.datasets.own_data import for_device
@@ -63,9 +62,7 @@ class LocalAgents:
     def __enter__(self) -> LocalAgents:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self.close(_GRACE_S if kind is None else 0.5)
 
     def died(self) -> dict[str, str]:

@@ -122,11 +122,8 @@ class Roster:
     def release(self, device: str) -> None:
         """Lets a device go that has nothing to do any more."""
         self.send(device, Stop(reason=HANDED_OVER))
-        number = self._numbers.pop(device)
-        self._names.pop(number, None)
+        self._strike(device)
         self._buried.add(device)
-        for known in (self.specs, self.hellos, self.links):
-            known.pop(device, None)
 
     def next(self, deadline: float, waiting_for: str) -> tuple[str, FromAgent]:
         """The next message of a device; a DeviceError if one fails, vanishes, or nothing comes in time."""
@@ -219,9 +216,8 @@ class Roster:
         name = self._names.get(number)
         if self._gathering is None or name is None or name in self.proofs:
             return False
-        del self._names[number], self._numbers[name], self._machines[name]
-        for known in (self.specs, self.hellos, self.links):
-            known.pop(name, None)
+        self._strike(name)
+        del self._machines[name]
         self._gathering(f"{name} left again ({why}); waiting for another device")
         return True
 
@@ -244,10 +240,16 @@ class Roster:
     def _gone(self, name: str, how: str, *, silent: bool = False) -> DeviceLost:
         """Forgets a device; what it says from now on is nobody's."""
         self._buried.add(name)
+        number = self._strike(name)
+        if number is not None:
+            self._server.disconnect(number, "this run goes on without it; join again")
+        return DeviceLost(name, how, self.what_now, silent=silent)
+
+    def _strike(self, name: str) -> int | None:
+        """Takes a device off every list; returns the number of its connection, if it has one."""
         number = self._numbers.pop(name, None)
         if number is not None:
             self._names.pop(number, None)
-            self._server.disconnect(number, "this run goes on without it; join again")
         for known in (self.specs, self.hellos, self.links):
             known.pop(name, None)
-        return DeviceLost(name, how, self.what_now, silent=silent)
+        return number

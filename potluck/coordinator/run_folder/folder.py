@@ -135,7 +135,7 @@ def load_resume(path: Path, digest: str, data_digest: str, job: Job) -> Resumed:
         if found is None:
             raise InputError(f"{path}: no checkpoint to resume from; start a new run in another --run-dir")
         position = found.manifest.position
-        _check_same(
+        check_same(
             found.path,
             ("seed", job.seed, position.seed),
             ("batch_size", job.batch_size, position.batch_size),
@@ -166,7 +166,7 @@ def check_resumable(path: Path, digest: str, data_digest: str, job: Job) -> None
         program = hashlib.sha256((path / PROGRAM).read_bytes()).hexdigest()
     except (OSError, msgspec.MsgspecError) as error:
         raise InputError(f"{path}: no run to resume ({error}); start without --resume") from None
-    _check_same(
+    check_same(
         path,
         ("seed", job.seed, facts.seed),
         ("batch_size", job.batch_size, facts.batch_size),
@@ -194,7 +194,8 @@ def _rounds(job: Job) -> int:
     return job.rounds or -(-job.sample_count // job.batch_size) * (job.epochs or 0)
 
 
-def _check_same(path: Path, *compared: tuple[str, object, object]) -> None:
+def check_same(path: Path, *compared: tuple[str, object, object]) -> None:
+    """An InputError if anything is not as it was in the job that a run was made with: its name, what it is, and was."""
     for name, here, there in compared:
         if here != there:
             raise InputError(

@@ -12,7 +12,6 @@ import hashlib
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Literal
 
 import msgspec
@@ -58,9 +57,7 @@ class RunProcess:
             raise
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if written(self._run_dir) == self._facts:
             with contextlib.suppress(OSError):  # then it names a process that is gone, which is just as true
                 (self._run_dir / PROCESS).unlink()

@@ -16,7 +16,7 @@ _decode = msgspec.json.Decoder(PushLine).decode
 
 
 class PushLog:
-    """The file, open for appending. What was not synced may be lost in a power cut; nothing before it is."""
+    """A `PushLedger` in a file. What was not synced may be lost in a power cut; nothing before it is."""
 
     def __init__(self, path: Path, version: int = 0) -> None:
         """For weights of this version: pushes after it are dropped, as they come again."""
@@ -34,11 +34,9 @@ class PushLog:
         self.samples = {line.worker: line.samples for line in kept if isinstance(line, Entered)}
 
     def append(self, line: PushLine) -> None:
-        """Adds a line, whole or not at all; that a worker entered is on disk when this returns."""
         self._journal.append(msgspec.json.encode(line), durable=isinstance(line, Entered))
 
     def sync(self) -> None:
-        """From here on nothing so far is lost in a power cut."""
         self._journal.sync()
 
     def close(self) -> None:

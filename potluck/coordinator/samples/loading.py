@@ -10,7 +10,7 @@ from __future__ import annotations
 import random
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from typing import Any, Literal
 
 import numpy as np
@@ -36,51 +36,44 @@ class Batch:
     weights: torch.Tensor  # float64, per sample: how much it counts in the round's loss
 
 
+@dataclass(frozen=True)
 class SampleMaker:
     """Turns sample ids into a batch."""
 
-    def __init__(
-        self,
-        data: Samples | tuple[Any, ...],
-        *,
-        seed: int,
-        pad: Pad | None = None,
-        loss_weight: LossWeight = "samples",
-        ignore_index: int = -100,
-    ) -> None:
-        self._data = data
-        self._seed = seed
-        self._pad = pad
-        self._loss_weight = loss_weight
-        self._ignore_index = ignore_index
+    data: Samples | tuple[Any, ...]
+    _: KW_ONLY
+    seed: int
+    pad: Pad | None = None
+    loss_weight: LossWeight = "samples"
+    ignore_index: int = -100
 
     def make(self, samples: RoundSamples) -> Batch:
         """The batch of a round; the same arguments give the same bits."""
-        if isinstance(self._data, tuple) and self._pad is None:
-            feeds = batch_of_arrays(self._data, samples.ids)
+        if isinstance(self.data, tuple) and self.pad is None:
+            feeds = batch_of_arrays(self.data, samples.ids)
         else:
-            feeds = collate([self._make_one(samples.epoch, i) for i in samples.ids], samples.ids, self._pad)
+            feeds = collate([self._make_one(samples.epoch, i) for i in samples.ids], samples.ids, self.pad)
         return Batch(samples.ids, feeds, self._weights(feeds[LABEL], samples))
 
     def _make_one(self, epoch: int, sample: int) -> dict[str, torch.Tensor]:
         try:
-            if isinstance(self._data, tuple):
-                return split_sample(tuple(array[sample] for array in self._data))
+            if isinstance(self.data, tuple):
+                return split_sample(tuple(array[sample] for array in self.data))
             with _GENERATORS:
-                _seed_generators(sample_seed(self._seed, epoch, sample))
-                return split_sample(self._data[sample])
+                _seed_generators(sample_seed(self.seed, epoch, sample))
+                return split_sample(self.data[sample])
         except (Exception, SystemExit) as error:  # the user's data set may fail in any way
             message = str(error) if isinstance(error, InputError) else one_line(error)
             raise InputError(f"data: sample {sample} cannot be made: {message}; correct data[{sample}]") from error
 
     def _weights(self, labels: torch.Tensor, samples: RoundSamples) -> torch.Tensor:
-        if self._loss_weight == "samples":
+        if self.loss_weight == "samples":
             return torch.ones(len(samples.ids), dtype=torch.float64)
-        if self._loss_weight == "tokens":
-            counted = labels != self._ignore_index
+        if self.loss_weight == "tokens":
+            counted = labels != self.ignore_index
             weights = counted.reshape(len(samples.ids), -1).sum(dim=1).to(torch.float64)
         else:
-            weights = torch.as_tensor(self._loss_weight(labels)).detach().to("cpu", torch.float64)
+            weights = torch.as_tensor(self.loss_weight(labels)).detach().to("cpu", torch.float64)
         where = f"epoch {samples.epoch}, round {samples.index_in_epoch} of it"
         if weights.shape != (len(samples.ids),):
             raise InputError(
@@ -198,34 +191,33 @@ def first_samples(job: Job, count: int) -> Batch:
 
 def evaluation_loader(job: Job, *, ahead: int = 2) -> Loader:
     """A loader over the job's evaluation data, from the first sample to the last, in batches of the same size."""
-    if job.eval_data is None:
-        raise InputError("job: eval_data is not given; give it to evaluate")
-    order = PlainOrder(count=count(job.eval_data), batch_size=job.batch_size)
-    return Loader(_maker(job, job.eval_data), order, ahead=ahead)
+    data = _to_judge_by(job)
+    return Loader(_maker(job, data), PlainOrder(count=count(data), batch_size=job.batch_size), ahead=ahead)
 
 
 def first_evaluation_samples(job: Job, count_wanted: int) -> Batch:
-    if job.eval_data is None:
-        raise InputError("job: eval_data is not given; give it to evaluate")
-    held = count(job.eval_data)
-    order = PlainOrder(count=held, batch_size=min(count_wanted, held))
-    return _maker(job, job.eval_data).make(order.round(0))
+    data = _to_judge_by(job)
+    return _maker(job, data).make(RoundSamples(0, 0, tuple(range(min(count_wanted, count(data))))))
 
 
 def spread_evaluation_samples(job: Job, count_wanted: int) -> Batch:
     """Samples from all over the evaluation data: its first ones may all be of one class."""
-    if job.eval_data is None:
-        raise InputError("job: eval_data is not given; give it to evaluate")
-    held = count(job.eval_data)
-    wanted = min(count_wanted, held)
-    ids = tuple(i * held // wanted for i in range(wanted))
-    return _maker(job, job.eval_data).make(RoundSamples(0, 0, ids))
+    data = _to_judge_by(job)
+    wanted = min(count_wanted, count(data))
+    ids = tuple(i * count(data) // wanted for i in range(wanted))
+    return _maker(job, data).make(RoundSamples(0, 0, ids))
 
 
 def share(job: Job, part: int, parts: int) -> dict[str, torch.Tensor]:
     """Every so-manieth sample of the training data, for a device that has none of its own."""
     ids = tuple(range(part, job.sample_count, parts))
     return _maker(job, _at_hand(job)).make(RoundSamples(0, 0, ids)).feeds
+
+
+def _to_judge_by(job: Job) -> Samples | tuple[Any, ...]:
+    if job.eval_data is None:
+        raise InputError("job: eval_data is not given; give it to evaluate")
+    return job.eval_data
 
 
 def _at_hand(job: Job) -> Samples | tuple[Any, ...]:

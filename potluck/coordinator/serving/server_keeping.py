@@ -11,13 +11,13 @@ from pathlib import Path
 import torch
 
 from potluck.coordinator.rounds.best_so_far import BestSoFar, seen_before
-from potluck.coordinator.run_folder.folder import save_model
+from potluck.coordinator.run_folder.folder import check_same, save_model
 from potluck.coordinator.run_folder.folder_names import MODEL
 from potluck.coordinator.samples.prepared_job import PreparedJob
 from potluck.coordinator.serving.push_threads import Serving
 from potluck.coordinator.serving.snapshot_writer import SnapshotWriter
 from potluck.coordinator.serving.whole_evaluation import WholeEvaluation
-from potluck.errors import InputError, PotluckError
+from potluck.errors import PotluckError
 from potluck.metrics.records import CheckpointRecord, EvaluationRecord, IncidentRecord, Record
 from potluck.paramserver.server import ParameterServer
 from potluck.tensors import checkpoint
@@ -113,13 +113,12 @@ class ServerKeeping:
         if found is None:
             return dict(model.tensors)
         position = found.manifest.position
-        for name, here, there in (
+        check_same(
+            self._path,
             ("seed", self._job.seed, position.seed),
             ("batch_size", self._job.batch_size, position.batch_size),
-            ("program", self._prepared.facts.digest[:12], position.program[:12]),
-        ):
-            if here != there:
-                raise InputError(f"{self._path}: made with {name} {there}, the job now has {here}; restore the job")
+            ("model (digest)", self._prepared.facts.digest[:12], position.program[:12]),
+        )
         _, weights, self.velocity = checkpoint.load(found.path)
         self.version = position.round
         return weights

@@ -20,14 +20,8 @@ def misbehave(order: Misbehave, slow: Callable[[float], None], leave: Callable[[
         case "kill":
             os.kill(os.getpid(), signal.SIGKILL)
         case "freeze":
-            command = [
-                sys.executable,
-                "-m",
-                "potluck.device.host.faults_on_order",
-                str(os.getpid()),
-                repr(order.seconds),
-            ]
-            subprocess.Popen(command, stdin=subprocess.DEVNULL, start_new_session=True)
+            command = [sys.executable, "-m", "potluck.device.host.faults_on_order", f"{os.getpid()}"]
+            subprocess.Popen([*command, repr(order.seconds)], stdin=subprocess.DEVNULL, start_new_session=True)
         case "slow":
             slow(order.factor)
             restore = threading.Timer(order.seconds, slow, (1.0,))

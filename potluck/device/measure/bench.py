@@ -85,12 +85,8 @@ class Bench:
 
     def __init__(self, rig: Rig, block: int | tuple[int, int] | None) -> None:
         self._rig = rig
-        program = rig.programs.train
         one = (0, 0) if block is None or isinstance(block, tuple) else (block, block + 1)
-        blocks = block if isinstance(block, tuple) else one
-        piece = rig.carvers[0].piece(*program.block_range(*blocks))
-        state = StageState(random_weights(program, piece.parameters), random_weights(program, piece.buffers))
-        self.runner = StageRunner(rig.programs, blocks, state, rig.optimizer, 0, rig.device, rig.carvers)
+        self.runner = random_runner(rig, block if isinstance(block, tuple) else one)
         if block is None:
             self.runner.piece = _pass_on(self.runner.piece, rig)
         self._given: dict[int, tuple[dict[int, torch.Tensor], ...]] = {}
@@ -209,6 +205,14 @@ def _pass_on(piece: Piece, rig: Rig) -> Piece:
     sent = [v for block in range(rig.programs.train.block_count) for v in rig.piece(block).sends]
     ends = tuple(sorted(sent, key=lambda v: not values[v].requires_grad)[:1])
     return replace(piece, receives=ends, sends=ends)
+
+
+def random_runner(rig: Rig, blocks: tuple[int, int]) -> StageRunner:
+    """A stage of these blocks, with random weights."""
+    program = rig.programs.train
+    piece = rig.carvers[0].piece(*program.block_range(*blocks))
+    state = StageState(random_weights(program, piece.parameters), random_weights(program, piece.buffers))
+    return StageRunner(rig.programs, blocks, state, rig.optimizer, 0, rig.device, rig.carvers)
 
 
 def random_inputs(rig: Rig, piece: Piece, rows: int) -> tuple[dict[int, torch.Tensor], dict[int, torch.Tensor]]:

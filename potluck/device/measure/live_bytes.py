@@ -4,33 +4,17 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Iterable, Mapping
-from types import TracebackType
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 
-class Meter(Protocol):
-    """A context; counts tensors made within it, for as long as they live."""
+def meter(device: torch.device, known: Iterable[torch.Tensor]) -> StorageMeter | CudaMeter:
+    """The meter of a kind of device: a context that counts tensors made within it, for as long as they live.
 
-    def __enter__(self) -> Any: ...
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> object: ...
-
-    @property
-    def now(self) -> int:
-        """Bytes alive."""
-
-    @property
-    def peak(self) -> int:
-        """Most bytes alive at once since the beginning."""
-
-
-def meter(device: torch.device, known: Iterable[torch.Tensor]) -> Meter:
-    """The meter of a kind of device; `known` are tensors that are there already and do not count."""
+    `known` are tensors that are there already and do not count.
+    """
     return CudaMeter(device) if device.type == "cuda" else StorageMeter(known)
 
 
@@ -41,8 +25,8 @@ class StorageMeter(TorchDispatchMode):
         super().__init__()  # type: ignore[no-untyped-call]
         self._known = {tensor.untyped_storage()._cdata for tensor in known}
         self._live: set[int] = set()
-        self.now = 0
-        self.peak = 0
+        self.now = 0  # bytes alive
+        self.peak = 0  # most of them at once since the beginning
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:

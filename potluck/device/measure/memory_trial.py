@@ -16,8 +16,8 @@ from typing import NamedTuple
 
 import torch
 
-from potluck.compute.runner import Rows, StageRunner, StageState
-from potluck.device.measure.bench import Rig, random_gradients, random_inputs, random_weights
+from potluck.compute.runner import Rows, StageRunner
+from potluck.device.measure.bench import Rig, random_gradients, random_inputs, random_runner
 from potluck.plan.cost.resident import IN_FLIGHT
 
 _STEP = 3  # times as long as a forward pass alone: backward takes twice that
@@ -66,12 +66,7 @@ class MemoryTrials:
         return None
 
     def _train(self, blocks: tuple[int, int]) -> None:
-        rig = self._rig
-        program = rig.programs.train
-        piece = rig.carvers[0].piece(*program.block_range(*blocks))
-        state = StageState(random_weights(program, piece.parameters), random_weights(program, piece.buffers))
-        runner = StageRunner(rig.programs, blocks, state, rig.optimizer, 0, rig.device, rig.carvers)
-        del state
+        rig, runner = self._rig, random_runner(self._rig, blocks)
         began = time.monotonic()
         self._forward(runner, 0, 0)
         self.extent = self.extent or extent_for(_STEP * (time.monotonic() - began), self._most_s)

@@ -33,25 +33,16 @@ class LocalTrainer:
         self._order: tuple[int, npt.NDArray[np.int64]] | None = None  # of an epoch
         self._bad = 0  # steps in a row that were not finite
         self._data, self._seed = data, seed
-        self._count = min(len(tensor) for tensor in data.values())
-        self._batch = min(batch_size, self._count)
+        self.samples = min(len(tensor) for tensor in data.values())
+        self._batch = min(batch_size, self.samples)
         self._steps = 0
-        self._flat = Flat.of(self.tensors(), self._run.stage.buffers)
-
-    @property
-    def samples(self) -> int:
-        return self._count
-
-    @property
-    def flat(self) -> Flat:
-        """How its tensors lie in a vector."""
-        return self._flat
+        self.flat = Flat.of(self.tensors(), self._run.stage.buffers)
 
     def feeds(self, step: int) -> dict[str, torch.Tensor]:
         """What it trains on in a step. What is left over at the end of an epoch comes in another one."""
-        epoch, place = divmod(step, self._count // self._batch)
+        epoch, place = divmod(step, self.samples // self._batch)
         if self._order is None or self._order[0] != epoch:
-            self._order = epoch, epoch_order(self._seed, epoch, self._count)
+            self._order = epoch, epoch_order(self._seed, epoch, self.samples)
         rows = torch.from_numpy(self._order[1][place * self._batch : (place + 1) * self._batch])
         return {name: tensor.index_select(0, rows).to(self._device) for name, tensor in self._data.items()}
 
@@ -78,18 +69,18 @@ class LocalTrainer:
 
     def vector(self) -> torch.Tensor:
         """The weights as they are."""
-        return self._flat.vector(self.tensors())
+        return self.flat.vector(self.tensors())
 
     def load(self, vector: torch.Tensor) -> None:
         """Goes on from these weights; what the optimizer remembers stays."""
         own = self.tensors()
         with torch.no_grad():
-            for name, tensor in self._flat.tensors(vector).items():
+            for name, tensor in self.flat.tensors(vector).items():
                 own[name].copy_(tensor)
 
     def catch_up(self, newest: torch.Tensor, at_push: torch.Tensor) -> torch.Tensor:
         """Takes the newest weights in, with what was trained since the push; returns the weights it goes on from."""
-        self.load(self._flat.caught_up(newest, self.vector(), at_push))
+        self.load(self.flat.caught_up(newest, self.vector(), at_push))
         return newest
 
     def begin_anew(self, newest: torch.Tensor) -> torch.Tensor:

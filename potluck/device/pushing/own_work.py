@@ -180,12 +180,7 @@ class OwnWork:
             with self._throttle:
                 judge.step()
         except (RuntimeError, ValueError, IndexError, MemoryError) as error:
-            what = said(error)
-            numbers = ranges(held_out)
-            raise InputError(
-                f"{self._name}: {name} cannot be judged by: {what}{f' ({numbers})' if numbers else ''}; "
-                "look at its samples"
-            ) from error
+            raise self._unfit(f"{name} cannot be judged by", error, held_out, "look at its samples") from error
         return HeldOutLoss(programs.judge, held_out, order.batch_size, self._device)
 
     def _tried(
@@ -201,12 +196,14 @@ class OwnWork:
         except (RuntimeError, ValueError, IndexError) as error:
             if is_out_of_memory(error):
                 raise
-            what = said(error)
-            where, numbers = f"data {order.data}" if order.data else "its part of the data", ranges(data)
-            raise InputError(
-                f"{self._name}: {where} cannot be trained on: {what}{f' ({numbers})' if numbers else ''}; "
-                "correct its samples, or the sizes of the model"
-            ) from error
+            where = f"data {order.data}" if order.data else "its part of the data"
+            fix = "correct its samples, or the sizes of the model"
+            raise self._unfit(f"{where} cannot be trained on", error, data, fix) from error
+
+    def _unfit(self, what: str, error: Exception, data: Mapping[str, torch.Tensor], fix: str) -> InputError:
+        """Says too from where to where numbers go: that is what a model often has no place for."""
+        numbers = ranges(data)
+        return InputError(f"{self._name}: {what}: {said(error)}{f' ({numbers})' if numbers else ''}; {fix}")
 
     def _step_s(self, trainer: LocalTrainer) -> float:
         seconds = []

@@ -10,9 +10,10 @@ import pytest
 from potluck.cli.display import working as working_module
 from potluck.cli.display.choose import open_display
 from potluck.cli.display.lines import LineDisplay
-from potluck.cli.display.measuring import Lines, measure_display
+from potluck.cli.display.measuring import lines_to, measure_display
 from potluck.cli.display.working import EVERY_S, working
 from potluck.metrics.records import IncidentRecord
+from potluck.metrics.tally import Tally
 from potluck.metrics.watcher import Watcher
 
 
@@ -26,7 +27,7 @@ def test_lines_are_written_to_a_file_and_to_a_terminal_that_cannot_draw(monkeypa
     monkeypatch.setattr("sys.stderr", io.StringIO())
     assert isinstance(open_display("title", "note"), LineDisplay)
     with measure_display() as display:
-        assert isinstance(display, Lines)
+        assert isinstance(display.progress, Tally)
     monkeypatch.setattr("sys.stderr", Terminal())
     assert not isinstance(open_display("title", "note"), LineDisplay)
     monkeypatch.setenv("TERM", "dumb")
@@ -35,7 +36,7 @@ def test_lines_are_written_to_a_file_and_to_a_terminal_that_cannot_draw(monkeypa
 
 def test_what_is_measured_is_noted_as_it_is() -> None:
     stream = io.StringIO()
-    Lines(stream).note("a [b] done")
+    lines_to(stream).note("a [b] done")
     assert stream.getvalue() == "a [b] done\n"
 
 

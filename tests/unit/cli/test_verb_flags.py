@@ -18,8 +18,8 @@ def flags_of(verb: str) -> dict[str, click.Option]:
 @pytest.mark.parametrize("kind", VERBS)
 def test_every_setting_of_a_verb_is_a_flag(kind: type[Settings]) -> None:
     flags = flags_of(kind.TABLE)
-    assert set(kind.READERS) <= set(flags)
-    assert all(flags[key].help for key in kind.READERS)
+    assert set(kind.readers()) <= set(flags)
+    assert all(flags[key].help for key in kind.readers())
 
 
 def test_flags_are_listed_in_the_order_in_which_they_are_given() -> None:

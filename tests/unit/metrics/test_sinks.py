@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from potluck.metrics import sinks
 from potluck.metrics.records import CheckpointRecord, Record
-from potluck.metrics.sinks import opened_sinks, register_sink
+from potluck.metrics.sinks import RunSinks, register_sink
 
 RECORDS = [CheckpointRecord(round=round, bytes=1, seconds=0.0, at_s=0.0) for round in range(3)]
 
@@ -56,7 +57,7 @@ def made(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], list[Kept]]:
 def tell(folder: Path) -> list[str]:
     """The warnings of a run with three records."""
     said: list[str] = []
-    with opened_sinks(folder, said.append) as watcher:
+    with closing(RunSinks(folder, said.append)) as watcher:
         for record in RECORDS:
             watcher.record(record)
     return said
@@ -74,7 +75,7 @@ def test_a_run_that_fails_closes_its_sinks(made, tmp_path):
     opened = made()
 
     def run() -> None:
-        with opened_sinks(tmp_path, print) as watcher:
+        with closing(RunSinks(tmp_path, print)) as watcher:
             watcher.record(RECORDS[0])
             raise KeyError
 
@@ -85,7 +86,7 @@ def test_a_run_that_fails_closes_its_sinks(made, tmp_path):
 
 def test_a_run_that_never_begins_opens_none(made, tmp_path):
     opened = made()
-    with opened_sinks(tmp_path, print):
+    with closing(RunSinks(tmp_path, print)):
         pass
     assert opened == []
 

@@ -56,7 +56,7 @@ def test_a_fleet_file_becomes_a_fleet(tmp_path: Path) -> None:
         ('medium = "shared"', 'median = "shared"', "median: unknown key; did you mean medium?"),
         ('medium = "shared"', 'medium = "wifi"', "medium: 'wifi' is not known; give one of full, half, shared"),
         ('memory = "8GB"', "memory = 0", "device[0].memory: 0 is no memory at all; give a size like 4GB"),
-        ('memory = "8GB"', "memory = true", "device[0].memory: True does not do"),
+        ('memory = "8GB"', "memory = true", "device[0].memory: True is a truth value; give a text or a number"),
         ('name = "pi"', 'name = "desk"', "device[1].name: 'desk' is already device[0]; give each its own name"),
         ('name = "pi"', "", "device[1].name: missing; give the device a name"),
         ("speed = 0.25", "speed = 0", "device[1]: device pi: speed 0.0; give a number above 0"),

@@ -7,7 +7,14 @@ from pathlib import Path
 import pytest
 
 from potluck.errors import InputError
-from potluck.settings.verb_settings import JoinSettings, TrainSettings, config_file, settle
+from potluck.settings.verb_settings import (
+    JoinSettings,
+    PlanSettings,
+    ProfileSettings,
+    TrainSettings,
+    config_file,
+    settle,
+)
 
 
 def _file(tmp_path: Path, text: str) -> Path:
@@ -18,8 +25,15 @@ def _file(tmp_path: Path, text: str) -> Path:
 
 def test_every_setting_has_a_reader_and_a_default():
     for kind in (TrainSettings, JoinSettings):
-        assert set(kind.READERS) == {f.name for f in dataclasses.fields(kind)}
+        assert set(kind.readers()) == {f.name for f in dataclasses.fields(kind)}
         assert settle(kind, {}, {}) == kind()
+
+
+def test_a_verb_refuses_what_only_another_one_can_be_told(tmp_path):
+    for kind in (ProfileSettings, PlanSettings):
+        assert set(kind.NOT_HERE) < {f.name for f in dataclasses.fields(kind)}
+        with pytest.raises(InputError, match=rf"{kind.TABLE}\.chaos: unknown key"):
+            settle(kind, {}, {}, _file(tmp_path, f'[{kind.TABLE}]\nchaos = "script.toml"'))
 
 
 def test_a_flag_wins_over_a_variable_over_the_file_over_the_default(tmp_path):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from potluck.profile.late import share_late_parts
+from potluck.profile.borrow import share_late_parts
 from potluck.types import BlockProfile, DeviceProfile, DeviceSpec
 
 
