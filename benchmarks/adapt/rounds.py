@@ -105,7 +105,7 @@ class Trials:
 
     def _look(self, late: int, plan: Plan, trained: Trained) -> None:
         count = rounds_to_measure(self._request.seconds, trained.predicted_s) + 2 * late
-        round_s, spent = a_few_rounds(self._live, self._jobs[late], plan, count, TIMEOUT_S)
+        round_s, spent = a_few_rounds(self._live, self._jobs[late], plan, count, Options(timeout_s=TIMEOUT_S))
         trained.busy = {device: busy_s(took) for device, took in spent.items()}
         trained.round_s.append(round_s)
         trained.busiest_s.append(max(*trained.busy.values(), busiest_line_s(plan, self._jobs[late], self._profile)))

@@ -43,7 +43,8 @@ from potluck.job.optimizers import SGD
 from potluck.plan.schedule.known_schedules import schedule_named
 from potluck.recover.copies import Copying, guardians, wards
 from potluck.recover.repartition import nearest
-from potluck.simulate.simulated_device import Device, Numbers
+from potluck.simulate.numbers_for_tensors import Numbers
+from potluck.simulate.simulated_device import Device
 from potluck.simulate.small_model import BLOCKS, SmallModel, even, seconds
 from potluck.simulate.world import Disk, Violation, World
 from potluck.types import COORDINATOR, Move

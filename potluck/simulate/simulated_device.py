@@ -1,14 +1,8 @@
-"""A device of the simulated world: the real state machine, and numbers that stand for tensors.
-
-The number of a tensor after a round follows from the one before and from the round, for weights and for what the
-optimizer keeps: a round that is left out, done twice, or done on what another round left, shows. Where gradients are a
-step late, it follows from the weights before that, too.
-"""
+"""A device of the simulated world: the real state machine, and numbers that stand for tensors."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Protocol
+from collections.abc import Callable, Iterable, Sequence
 
 from potluck.control.agent_events import (
     AgentEvent,
@@ -38,51 +32,19 @@ from potluck.control.agent_events import (
     TrainState,
 )
 from potluck.control.agent_machine import AgentState, agent_transition
-from potluck.control.cluster_state import Blueprint
 from potluck.plan.schedule.known_schedules import schedule_named
 from potluck.recover.copies import wards
-from potluck.simulate.world import Violation, World
+from potluck.simulate.numbers_for_tensors import Numbers, trained
+from potluck.simulate.surroundings import Surroundings
+from potluck.simulate.world import Violation
 from potluck.types import COORDINATOR, Held, Move
-from potluck.wire.messages import Begin, Committed, FromAgent, Prepare, Ready
-
-Number = tuple[int, int, int]  # weights, what the optimizer keeps of them, and weights before the last step
-Numbers = dict[str, Number]  # by tensor
+from potluck.wire.messages import Begin, Committed, Prepare, Ready
 
 PEER_S = 6.0  # after which a peer that does not answer is told
 VERDICT_S = 30.0
 HOLD_S = 60.0  # in which the coordinator may come back
 _SEEK_S = 0.3
 _COPY_S = (0.1, 2.0)
-
-
-def start_number(name: str) -> Number:
-    """Before the first round; no two tensors are alike."""
-    weights = sum(name.encode())
-    return (weights, len(name), weights)
-
-
-def trained(number: Number, round: int, *, late: bool = False) -> Number:
-    """What a round makes of a tensor."""
-    weights, optimizer, before = number
-    return (hash((weights, optimizer, round, before if late else 0)), hash((optimizer, round)), weights)
-
-
-class Surroundings(Protocol):
-    """What a device needs of the others."""
-
-    @property
-    def world(self) -> World: ...
-    @property
-    def devices(self) -> Mapping[str, Device]: ...
-    @property
-    def expected(self) -> list[Numbers]: ...  # round → what every tensor is after so many rounds
-    @property
-    def model(self) -> Blueprint: ...
-
-    def to_coordinator(self, device: str, message: FromAgent) -> None: ...
-    def state_to_coordinator(self, device: str, round: int, numbers: Numbers) -> None: ...
-    def connect(self, device: str) -> bool: ...
-    def failpoint(self, who: str, order: object) -> None: ...
 
 
 class Device:

@@ -15,8 +15,9 @@ from potluck.control.cluster_events import Joined, Lost
 from potluck.control.cluster_state import ClusterState
 from potluck.plan.schedule.known_schedules import schedule_named
 from potluck.simulate.faults import Faults
+from potluck.simulate.numbers_for_tensors import Numbers, start_number, trained
 from potluck.simulate.simulated_coordinator import SimulatedCoordinator
-from potluck.simulate.simulated_device import Device, Numbers, start_number, trained
+from potluck.simulate.simulated_device import Device
 from potluck.simulate.small_model import SmallModel, even
 from potluck.simulate.world import Disk, Violation, World
 from potluck.types import COORDINATOR, DEFAULT_SCHEDULE

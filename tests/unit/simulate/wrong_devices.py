@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from potluck.simulate.simulated_device import Device, Numbers
+from potluck.simulate.numbers_for_tensors import Numbers
+from potluck.simulate.simulated_device import Device
 from potluck.simulate.world import Disk
 from potluck.types import Held
 
