@@ -215,7 +215,7 @@ def join(address: str, config: Path | None, **flags: Any) -> int:
 @click.argument("job", required=False)
 @click.option("--run", "run_dir", type=Path, metavar="DIR", help="Judge a finished run instead of training.")
 @click.option("--rounds", type=click.IntRange(1), default=8, show_default=True, help="How many to compare.")
-@verb_flags.together(*verb_flags.FLEET, verb_flags.PLAN, verb_flags.CONFIG, verb_flags.JSON)
+@verb_flags.together(*verb_flags.FLEET, verb_flags.STALENESS, verb_flags.PLAN, verb_flags.CONFIG, verb_flags.JSON)
 def verify(job: str | None, run_dir: Path | None, rounds: int, config: Path | None, **flags: Any) -> int:
     """Is it the same numbers? And was every sample used exactly once?
 

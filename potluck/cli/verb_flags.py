@@ -22,6 +22,11 @@ MEASURING = (
     click.option("--profile-seconds", metavar="TIME", help="Each device measures so long at most.  [default: 15s]"),
     click.option("--profile-dir", metavar="DIR", help="Where profiles are kept.  [default: ~/.cache/potluck/profiles]"),
 )
+STALENESS = click.option(
+    "--staleness",
+    metavar="N",
+    help="Steps that gradients may be late: 0, or 1 and rounds overlap.  [default: the job's]",
+)
 FRESH = click.option("--fresh", is_flag=True, default=None, help="Measure everything, whatever is kept from before.")
 SYNC = click.option(
     "--sync", metavar="POLICY", help="Devices train on their own data: ours, adsp, adacomm, local, ssp, asp, bsp."
@@ -46,6 +51,7 @@ LASTING = (
     ),
 )
 CHOOSING = (
+    STALENESS,
     PLAN,
     click.option("--plan-seconds", metavar="TIME", help="How long to look for a plan.  [default: 2s]"),
     click.option(
@@ -72,6 +78,7 @@ FLEET = (
 FOR_PLANNING = (
     click.option("--fleet", metavar="FILE", help="Devices to plan for (docs/planning.md), scaled from this machine."),
     *FLEET,
+    STALENESS,
     click.option("--planner", metavar="NAME", help="potluck, or another to compare with.  [default: potluck]"),
     click.option("--plan-seconds", metavar="TIME", help="How long to look for a plan.  [default: 5s]"),
     click.option("--load", metavar="FILE", help="A saved profile, instead of measuring."),

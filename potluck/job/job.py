@@ -7,7 +7,7 @@ import sys
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Literal, Protocol
@@ -135,8 +135,9 @@ def choose_micro_batch(batch_size: int) -> int:
     )
 
 
-def load_job(path: str | Path) -> Job:
-    """The job of a Python file: its name `job`, or another one given as `path.py:name`."""
+def load_job(path: str | Path, staleness: int | None = None) -> Job:
+    """The job of a Python file: its name `job`, or another one given as `path.py:name`; with another `staleness`, if
+    one is given."""
     file, name = _split(str(path))
     if not file.is_file():
         raise InputError(f"{file}: no such file; give the Python file that defines your job")
@@ -148,7 +149,7 @@ def load_job(path: str | Path) -> Job:
     job = getattr(module, name)
     if not isinstance(job, Job):
         raise InputError(f"{file}: {name} is {described(job)}, not a Job; make it with potluck.Job(...)")
-    return job
+    return job if staleness is None else replace(job, staleness=staleness)
 
 
 def _split(path: str) -> tuple[Path, str]:

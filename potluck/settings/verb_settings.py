@@ -47,6 +47,7 @@ class TrainSettings(Settings):
     bandwidth: Annotated[float | None, values.rate] = None  # bytes per second
     memory: Annotated[tuple[int, ...], values.sizes] = (0,)  # bytes, for all local devices or for each; 0: not limited
     threads: Annotated[int | None, values.whole(1)] = None
+    staleness: Annotated[int | None, values.whole(0)] = None  # None: the job's own
     plan: Annotated[Path | None, values.path] = None
     run_dir: Annotated[Path | None, values.path] = None
     carrier: Annotated[str, values.one_of("zmq", "gloo")] = "zmq"
@@ -78,6 +79,8 @@ class TrainSettings(Settings):
             raise InputError("--data names data that stays on a device; that needs --sync, like --sync ours")
         if self.sync is not None and self.carrier != "zmq":
             raise InputError("--sync: only zmq carries pushes; leave out --carrier")
+        if self.sync is not None and self.staleness is not None:
+            raise InputError("--sync: how late a push is, its policy says; leave out --staleness")
         if self.sync is not None and (self.plan is not None or self.tries):
             raise InputError("--sync: every device trains the whole model; leave out --plan and --tries")
         if self.no_local and self.local is not None:
@@ -108,7 +111,7 @@ class ProfileSettings(TrainSettings):
     fresh: Annotated[bool, values.truth] = False
 
     TABLE: ClassVar[str] = "profile"
-    NOT_HERE: ClassVar[tuple[str, ...]] = (*_OF_TRAINING, "plan_seconds")
+    NOT_HERE: ClassVar[tuple[str, ...]] = (*_OF_TRAINING, "plan_seconds", "staleness")
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -48,7 +48,7 @@ def measured(
         _refuse_ignored(settings)
         load(settings.load)  # better to fail before the model is traced
     fleet, listen = local_fleet(settings), listen_address(settings)
-    job = load_job(job_file)
+    job = load_job(job_file, settings.staleness)
     with measure_display() as display, Stopping(lambda: None):
         display.note("tracing the model")
         from potluck.commands.choosing import micro_batch_choices

@@ -88,7 +88,7 @@ def train(job_file: str, settings: TrainSettings, *, resume: bool) -> int:
     tell_local_devices(settings)
     started = time.monotonic()
     with terminal(f"potluck train {job_file}", f"reading {job_file}", as_json=settings.json) as it:
-        job = load_job(job_file)
+        job = load_job(job_file, settings.staleness)
         it.display.judged_by(job.best_metric[0])
         from potluck.commands.training_job import train as train_job
         from potluck.coordinator.run_folder.folder_names import new_run_dir

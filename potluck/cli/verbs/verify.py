@@ -27,7 +27,7 @@ def verify_numbers(job_file: str, settings: TrainSettings, rounds: int) -> int:
     fleet = own_fleet(settings)
     plan = read_plan(settings.plan) if settings.plan is not None else None
     with terminal(f"potluck verify {job_file}", f"reading {job_file}", as_json=settings.json) as it:
-        job = load_job(job_file)
+        job = load_job(job_file, settings.staleness)
         from potluck.commands.verifying import verify_job
 
         options = it.options(carrier=settings.carrier, timeout_s=settings.timeout)
