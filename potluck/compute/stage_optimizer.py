@@ -15,7 +15,8 @@ import msgspec
 import torch
 
 from potluck.errors import InputError
-from potluck.job.optimizers import Optimizer, group_index, slot_names
+from potluck.job.optimizers import Optimizer, slot_names
+from potluck.job.parameter_groups import group_index
 
 _HAS_STEP = ("Adam", "AdamW", "RMSprop", "Adagrad")
 

@@ -1,15 +1,11 @@
 """Which optimizer a job wants, as names and numbers: no torch, so a spec can travel and be written down.
 
-`compute/stage_optimizer.py` turns a spec into torch.optim. Parameters are put into groups by name: the first group
-with a matching pattern wins, and a parameter that no group matches keeps the optimizer's own numbers.
+`compute/stage_optimizer.py` turns a spec into torch.optim. Which parameters a group means: `parameter_groups.py`.
 """
 
 from __future__ import annotations
 
-import fnmatch
 import math
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
@@ -17,12 +13,13 @@ from potluck.advice import NamedFields, described
 from potluck.errors import InputError
 from potluck.types import Value
 
-if TYPE_CHECKING:
-    from torch import nn
-
 NORMS = ":norms"  # 1-D weights of normalisation layers
 BIASES = ":biases"  # parameters called bias, or something_bias
 SPECIAL = (NORMS, BIASES)
+
+_FLAGS = ("nesterov", "amsgrad", "centered")
+_NO_NUMBERS = ("groups", "betas", *_FLAGS)
+_OF_ALL = ("initial_accumulator_value",)  # torch's Adagrad reads it from the optimizer, never from a group
 
 
 class ParamGroup(Value, frozen=True, kw_only=True, metaclass=NamedFields):
@@ -42,7 +39,7 @@ class ParamGroup(Value, frozen=True, kw_only=True, metaclass=NamedFields):
                 raise InputError(f"optimizer group: match {pattern!r} is not known; give one of {', '.join(SPECIAL)}")
 
 
-class _Spec(Value, frozen=True, kw_only=True, metaclass=NamedFields):
+class OptimizerSpec(Value, frozen=True, kw_only=True, metaclass=NamedFields):
     """What all optimizers share."""
 
     lr: float
@@ -68,7 +65,7 @@ class _Spec(Value, frozen=True, kw_only=True, metaclass=NamedFields):
                 _check_number(f"optimizer {_name(self)}: group override {key}", value)
 
 
-class SGD(_Spec, frozen=True, kw_only=True, tag=True):
+class SGD(OptimizerSpec, frozen=True, kw_only=True, tag=True):
     """Stochastic gradient descent, as torch.optim.SGD."""
 
     momentum: float = 0.0
@@ -81,7 +78,7 @@ class SGD(_Spec, frozen=True, kw_only=True, tag=True):
             raise InputError("optimizer SGD: nesterov=True; give a momentum above 0 and no dampening")
 
 
-class Adam(_Spec, frozen=True, kw_only=True, tag=True):
+class Adam(OptimizerSpec, frozen=True, kw_only=True, tag=True):
     """Adam, as torch.optim.Adam."""
 
     lr: float = 1e-3
@@ -94,7 +91,7 @@ class Adam(_Spec, frozen=True, kw_only=True, tag=True):
         _check_betas(self, self.betas)
 
 
-class AdamW(_Spec, frozen=True, kw_only=True, tag=True):
+class AdamW(OptimizerSpec, frozen=True, kw_only=True, tag=True):
     """Adam with decoupled weight decay, as torch.optim.AdamW."""
 
     lr: float = 1e-3
@@ -108,7 +105,7 @@ class AdamW(_Spec, frozen=True, kw_only=True, tag=True):
         _check_betas(self, self.betas)
 
 
-class RMSprop(_Spec, frozen=True, kw_only=True, tag=True):
+class RMSprop(OptimizerSpec, frozen=True, kw_only=True, tag=True):
     """RMSprop, as torch.optim.RMSprop."""
 
     lr: float = 1e-2
@@ -118,7 +115,7 @@ class RMSprop(_Spec, frozen=True, kw_only=True, tag=True):
     centered: bool = False
 
 
-class Adagrad(_Spec, frozen=True, kw_only=True, tag=True):
+class Adagrad(OptimizerSpec, frozen=True, kw_only=True, tag=True):
     """Adagrad, as torch.optim.Adagrad."""
 
     lr: float = 1e-2
@@ -128,14 +125,11 @@ class Adagrad(_Spec, frozen=True, kw_only=True, tag=True):
 
 
 Optimizer = SGD | Adam | AdamW | RMSprop | Adagrad
-OptimizerT = TypeVar("OptimizerT", bound=_Spec)
 
 
-def overridable(spec: _Spec) -> tuple[str, ...]:
+def overridable(spec: OptimizerSpec) -> tuple[str, ...]:
     """Names of the hyper-parameters a group may change."""
-    # torch's Adagrad reads its initial value from the optimizer, never from a group.
-    fixed = ("groups", "initial_accumulator_value")
-    return tuple(f for f in spec.__struct_fields__ if f not in fixed and type(getattr(spec, f)) in (int, float))
+    return tuple(f for f in spec.__struct_fields__ if f not in (*_NO_NUMBERS, *_OF_ALL))
 
 
 def slot_names(spec: Optimizer, overrides: dict[str, float] | None = None) -> tuple[str, ...]:
@@ -161,68 +155,15 @@ def slots(spec: Optimizer) -> int:
     return max(len(slot_names(spec, overrides)) for overrides in ({}, *(g.overrides for g in spec.groups)))
 
 
-def group_index(spec: Optimizer, parameter: str) -> int | None:
-    """Index of the first group that matches the parameter's name, or None. Special patterns must be resolved first."""
-    for index, group in enumerate(spec.groups):
-        for pattern in group.match:
-            if pattern in SPECIAL:
-                raise ValueError(f"optimizer group {index}: {pattern!r} is not resolved; call resolve(spec, module)")
-            # A resolved name may itself hold characters that mean something to fnmatch.
-            if parameter == pattern or fnmatch.fnmatchcase(parameter, pattern):
-                return index
-    return None
-
-
-def resolve(spec: OptimizerT, module: nn.Module) -> OptimizerT:
-    """The same spec with every pattern replaced by the names of the module's parameters it means."""
-    first = {id(p): name for name, p in reversed(list(module.named_parameters(remove_duplicate=False)))}
-    aliases = [(name, first[id(p)]) for name, p in module.named_parameters(remove_duplicate=False)]
-    special = {NORMS: set(_norm_weights(module)), BIASES: {n for n, _ in aliases if n.endswith("bias")}}
-    taken: set[str] = set()
-    groups = []
-    for index, group in enumerate(spec.groups):
-        names: dict[str, None] = {}
-        for pattern in group.match:
-            found = [
-                owner
-                for name, owner in aliases
-                if (name in special[pattern] if pattern in special else _matches(name, pattern))
-            ]
-            if not found and pattern not in special:
-                raise InputError(
-                    f"optimizer group {index}: match {pattern!r} fits no parameter; "
-                    f"names look like {_examples(aliases)}"
-                )
-            names.update(dict.fromkeys(owner for owner in found if owner not in taken))
-        taken.update(names)
-        if names:  # a special pattern may fit nothing: a model without biases is no mistake
-            groups.append(msgspec.structs.replace(group, match=tuple(names)))
-    return msgspec.structs.replace(spec, groups=tuple(groups))
-
-
-def _norm_weights(module: nn.Module) -> Iterator[str]:
-    for prefix, layer in module.named_modules():
-        if any("norm" in cls.__name__.lower() for cls in type(layer).__mro__):
-            for name, parameter in layer.named_parameters(recurse=False):
-                if parameter.ndim == 1 and not name.endswith("bias"):
-                    yield f"{prefix}.{name}" if prefix else name
-
-
-def _matches(name: str, pattern: str) -> bool:
-    return name == pattern or fnmatch.fnmatchcase(name, pattern)
-
-
-def _examples(aliases: list[tuple[str, str]]) -> str:
-    return ", ".join(repr(name) for name, _ in aliases[:3]) or "(the model has none)"
-
-
-def _name(spec: _Spec) -> str:
+def _name(spec: OptimizerSpec) -> str:
     return type(spec).__name__
 
 
-def _check_numbers(spec: _Spec) -> None:
+def _check_numbers(spec: OptimizerSpec) -> None:
     for field in spec.__struct_fields__:
-        if field not in ("groups", "betas", "nesterov", "amsgrad", "centered"):
+        if field in _FLAGS and not isinstance(getattr(spec, field), bool):
+            raise InputError(f"optimizer {_name(spec)}: {field} {getattr(spec, field)!r}; give True or False")
+        if field not in _NO_NUMBERS:
             _check_number(f"optimizer {_name(spec)}: {field}", getattr(spec, field))
 
 
@@ -233,7 +174,7 @@ def _check_number(what: str, value: object) -> None:
         raise InputError(f"{what} {value}; give a finite number, 0 or more")
 
 
-def _check_betas(spec: _Spec, betas: tuple[float, float]) -> None:
+def _check_betas(spec: OptimizerSpec, betas: tuple[float, float]) -> None:
     pair = isinstance(betas, tuple | list) and len(betas) == 2 and all(isinstance(beta, int | float) for beta in betas)
     if pair:
         msgspec.structs.force_setattr(spec, "betas", tuple(betas))

@@ -19,10 +19,9 @@ from potluck.job.optimizers import (
     Optimizer,
     ParamGroup,
     RMSprop,
-    group_index,
-    resolve,
     slots,
 )
+from potluck.job.parameter_groups import group_index, resolve
 
 SPECS = [
     SGD(lr=0.1),
