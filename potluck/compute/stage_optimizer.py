@@ -15,10 +15,8 @@ import msgspec
 import torch
 
 from potluck.errors import InputError
-from potluck.job.optimizers import Optimizer, slot_names
+from potluck.job.optimizers import Optimizer, counter_names, slot_names
 from potluck.job.parameter_groups import group_index
-
-_HAS_STEP = ("Adam", "AdamW", "RMSprop", "Adagrad")
 
 
 class StageOptimizer:
@@ -80,8 +78,7 @@ class StageOptimizer:
         for name, slots in found.items():
             parameter = self.parameters[name]
             self._optimizer.state[parameter] = {
-                # torch keeps the step counter on the CPU, whatever the parameter's device.
-                slot: value.detach().to("cpu" if slot == "step" else parameter.device, copy=True)
+                slot: value.detach().to("cpu" if slot in counter_names(self.spec) else parameter.device, copy=True)
                 for slot, value in slots.items()
             }
 
@@ -104,7 +101,7 @@ class StageOptimizer:
     def _check_slots(self, name: str, slots: Mapping[str, torch.Tensor]) -> None:
         index = self._group_of[name]
         shaped = slot_names(self.spec, {} if index is None else self.spec.groups[index].overrides)
-        expected = {*shaped, *(("step",) if type(self.spec).__name__ in _HAS_STEP else ())}
+        expected = {*shaped, *counter_names(self.spec)}
         if set(slots) != expected:
             raise InputError(
                 f"optimizer state of {name!r} has {', '.join(sorted(slots)) or 'nothing'} "
@@ -113,7 +110,7 @@ class StageOptimizer:
             )
         shape = self.parameters[name].shape
         for slot, value in slots.items():
-            if value.shape != (torch.Size([]) if slot == "step" else shape):
+            if value.shape != (shape if slot in shaped else torch.Size([])):
                 raise InputError(
                     f"optimizer state '{name}/{slot}' has shape {tuple(value.shape)} but the parameter {tuple(shape)}; "
                     "load the state of the same model"

@@ -17,7 +17,7 @@ NORMS = ":norms"  # 1-D weights of normalisation layers
 BIASES = ":biases"  # parameters called bias, or something_bias
 SPECIAL = (NORMS, BIASES)
 
-_FLAGS = ("nesterov", "amsgrad", "centered")
+_FLAGS = ("nesterov", "amsgrad", "centered", "decoupled_weight_decay")
 _NO_NUMBERS = ("groups", "betas", *_FLAGS)
 _OF_ALL = ("initial_accumulator_value",)  # torch's Adagrad reads it from the optimizer, never from a group
 
@@ -105,6 +105,23 @@ class AdamW(OptimizerSpec, frozen=True, kw_only=True, tag=True):
         _check_betas(self, self.betas)
 
 
+class NAdam(OptimizerSpec, frozen=True, kw_only=True, tag=True):
+    """Adam with Nesterov's momentum, as torch.optim.NAdam, but that weight decay is decoupled unless told otherwise.
+
+    It bears gradients that are one step late better than Adam does.
+    """
+
+    lr: float = 2e-3
+    betas: tuple[float, float] = (0.9, 0.999)
+    eps: float = 1e-8
+    momentum_decay: float = 4e-3
+    decoupled_weight_decay: bool = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _check_betas(self, self.betas)
+
+
 class RMSprop(OptimizerSpec, frozen=True, kw_only=True, tag=True):
     """RMSprop, as torch.optim.RMSprop."""
 
@@ -124,7 +141,7 @@ class Adagrad(OptimizerSpec, frozen=True, kw_only=True, tag=True):
     initial_accumulator_value: float = 0.0
 
 
-Optimizer = SGD | Adam | AdamW | RMSprop | Adagrad
+Optimizer = SGD | Adam | AdamW | NAdam | RMSprop | Adagrad
 
 
 def overridable(spec: OptimizerSpec) -> tuple[str, ...]:
@@ -140,6 +157,8 @@ def slot_names(spec: Optimizer, overrides: dict[str, float] | None = None) -> tu
             return ("momentum_buffer",) if momentum else ()
         case Adam() | AdamW():
             return ("exp_avg", "exp_avg_sq", *(("max_exp_avg_sq",) if spec.amsgrad else ()))
+        case NAdam():
+            return ("exp_avg", "exp_avg_sq")
         case RMSprop():
             return (
                 "square_avg",
@@ -148,6 +167,16 @@ def slot_names(spec: Optimizer, overrides: dict[str, float] | None = None) -> tu
             )
         case Adagrad():
             return ("sum",)
+
+
+def counter_names(spec: Optimizer) -> tuple[str, ...]:
+    """What the optimizer keeps besides, for each parameter: one number each, which torch has on the CPU."""
+    match spec:
+        case SGD():
+            return ()
+        case NAdam():
+            return ("step", "mu_product")
+    return ("step",)
 
 
 def slots(spec: Optimizer) -> int:

@@ -16,9 +16,11 @@ from potluck.job.optimizers import (
     Adagrad,
     Adam,
     AdamW,
+    NAdam,
     Optimizer,
     ParamGroup,
     RMSprop,
+    counter_names,
     slots,
 )
 from potluck.job.parameter_groups import group_index, resolve
@@ -30,6 +32,8 @@ SPECS = [
     Adam(lr=0.01, weight_decay=0.1),
     Adam(lr=0.01, amsgrad=True),
     AdamW(lr=0.01),
+    NAdam(lr=0.01, weight_decay=0.1),
+    NAdam(lr=0.01, betas=(0.99, 0.999), weight_decay=0.1, momentum_decay=0.01, decoupled_weight_decay=False),
     RMSprop(lr=0.01),
     RMSprop(lr=0.01, momentum=0.9, centered=True, weight_decay=0.1),
     Adagrad(lr=0.1, lr_decay=0.1, initial_accumulator_value=0.5),
@@ -122,7 +126,7 @@ def test_slots_counts_the_tensors_that_state_holds(spec):
     weights = parameters()
     optimizer = StageOptimizer(spec, weights)
     train([optimizer], weights)
-    shaped = [k for k in optimizer.state() if not k.endswith("/step")]
+    shaped = [k for k in optimizer.state() if k.rpartition("/")[2] not in counter_names(spec)]
     assert len(shaped) == slots(spec) * len(NAMES)
 
 
@@ -137,6 +141,19 @@ def test_state_keys_are_parameter_and_slot():
     weights["a.weight"].grad = torch.ones(4, 3)
     optimizer.step()
     assert set(optimizer.state()) == {"a.weight/step", "a.weight/exp_avg", "a.weight/exp_avg_sq"}
+
+
+def test_counters_are_one_number_each_on_the_cpu():
+    weights = parameters()
+    optimizer = StageOptimizer(NAdam(), weights)
+    train([optimizer], weights)
+    kept = optimizer.state()
+    other = StageOptimizer(NAdam(), parameters())
+    other.load(kept)
+    counters = {k: t for k, t in other.state().items() if k.endswith(("/step", "/mu_product"))}
+    assert len(counters) == 2 * len(NAMES)
+    assert all(t.shape == () and t.device.type == "cpu" for t in counters.values())
+    assert counters["a.weight/mu_product"] == kept["a.weight/mu_product"] < 1
 
 
 def test_a_stage_without_parameters_does_nothing():
@@ -157,6 +174,17 @@ def test_a_stage_without_parameters_does_nothing():
 def test_state_of_something_else_is_refused(state, words):
     with pytest.raises(InputError, match=words):
         StageOptimizer(Adam(), parameters()).load(state)
+
+
+def test_the_state_of_adam_is_not_that_of_nadam():
+    weights = parameters()
+    adam = StageOptimizer(Adam(), weights)
+    train([adam], weights)
+    with pytest.raises(InputError, match="NAdam keeps exp_avg, exp_avg_sq, mu_product, step; load"):
+        StageOptimizer(NAdam(), parameters()).load(adam.state())
+    wrong = {f"a.weight/{s}": torch.zeros(4, 3) for s in ("exp_avg", "exp_avg_sq", "mu_product")}
+    with pytest.raises(InputError, match="'a.weight/mu_product' has shape"):
+        StageOptimizer(NAdam(), parameters()).load({**wrong, "a.weight/step": torch.tensor(1.0)})
 
 
 class Model(nn.Module):
@@ -215,6 +243,10 @@ def test_one_pattern_may_be_written_without_a_tuple():
         lambda: SGD(lr=0.1, nesterov=True),
         lambda: Adam(betas=(0.9, 1.0)),
         lambda: Adam(eps=float("nan")),
+        lambda: NAdam(betas=(0.9, 1.0)),
+        lambda: NAdam(momentum_decay=-1),
+        lambda: NAdam(decoupled_weight_decay=text),
+        lambda: SGD(lr=0.1, momentum=0.9, nesterov=text),
         lambda: Adam(groups=(ParamGroup(match=("a",), overrides={"momentum": 1}),)),
         lambda: Adam(groups=(ParamGroup(match=("a",), overrides={"lr": -1}),)),
         lambda: ParamGroup(match=(":weights",), overrides={}),
