@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import math
+from typing import Literal, get_args
 
 import msgspec
 
@@ -17,9 +18,12 @@ NORMS = ":norms"  # 1-D weights of normalisation layers
 BIASES = ":biases"  # parameters called bias, or something_bias
 SPECIAL = (NORMS, BIASES)
 
+AdjustLr = Literal["original", "match_rms_adamw"]  # how Muon scales its rate by the shape of a matrix
+
 _FLAGS = ("nesterov", "amsgrad", "centered", "decoupled_weight_decay")
-_NO_NUMBERS = ("groups", "betas", *_FLAGS)
-_OF_ALL = ("initial_accumulator_value",)  # torch's Adagrad reads it from the optimizer, never from a group
+_NO_NUMBERS = ("groups", "betas", "match", "rest", "adjust_lr_fn", *_FLAGS)
+# No group may change these: torch reads the one from the optimizer, never from a group; the other is a whole number.
+_OF_ALL = ("initial_accumulator_value", "ns_steps")
 
 
 class ParamGroup(Value, frozen=True, kw_only=True, metaclass=NamedFields):
@@ -141,7 +145,41 @@ class Adagrad(OptimizerSpec, frozen=True, kw_only=True, tag=True):
     initial_accumulator_value: float = 0.0
 
 
-Optimizer = SGD | Adam | AdamW | NAdam | RMSprop | Adagrad
+class Muon(OptimizerSpec, frozen=True, kw_only=True, tag=True):
+    """Momentum made orthogonal, as torch.optim.Muon, for matrices in the middle of a model; AdamW for the rest.
+
+    `lr` and `weight_decay` are those of the matrices, and so are `groups`; `rest` has its own.
+    """
+
+    lr: float = 1e-3
+    weight_decay: float = 0.1
+    momentum: float = 0.95
+    nesterov: bool = True
+    eps: float = 1e-7
+    ns_steps: int = 5
+    adjust_lr_fn: AdjustLr = "original"
+    match: tuple[str, ...] = ()  # fnmatch patterns on names of matrices; none: see `matrices` in parameter_groups.py
+    rest: AdamW = msgspec.field(default_factory=AdamW)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        match = (self.match,) if isinstance(self.match, str) else tuple(self.match)
+        msgspec.structs.force_setattr(self, "match", match)
+        if not isinstance(self.rest, AdamW):
+            raise InputError(f"optimizer Muon: rest is {described(self.rest)}; give potluck.AdamW(...)")
+        if self.adjust_lr_fn not in get_args(AdjustLr):
+            known = " or ".join(repr(name) for name in get_args(AdjustLr))
+            raise InputError(f"optimizer Muon: adjust_lr_fn {self.adjust_lr_fn!r}; give {known}")
+        if not isinstance(self.ns_steps, int) or not 1 <= self.ns_steps < 100:
+            raise InputError(f"optimizer Muon: ns_steps {self.ns_steps!r}; give a whole number from 1 to 99")
+        for pattern in (*match, *(pattern for group in self.groups for pattern in group.match)):
+            if pattern in SPECIAL:
+                raise InputError(
+                    f"optimizer Muon: match {pattern!r} means no matrices; give it in rest=potluck.AdamW(groups=...)"
+                )
+
+
+Optimizer = SGD | Adam | AdamW | NAdam | RMSprop | Adagrad | Muon
 
 
 def overridable(spec: OptimizerSpec) -> tuple[str, ...]:
@@ -155,6 +193,8 @@ def slot_names(spec: Optimizer, overrides: dict[str, float] | None = None) -> tu
     match spec:
         case SGD():
             return ("momentum_buffer",) if momentum else ()
+        case Muon():
+            return ("momentum_buffer",)
         case Adam() | AdamW():
             return ("exp_avg", "exp_avg_sq", *(("max_exp_avg_sq",) if spec.amsgrad else ()))
         case NAdam():
@@ -172,16 +212,26 @@ def slot_names(spec: Optimizer, overrides: dict[str, float] | None = None) -> tu
 def counter_names(spec: Optimizer) -> tuple[str, ...]:
     """What the optimizer keeps besides, for each parameter: one number each, which torch has on the CPU."""
     match spec:
-        case SGD():
+        case SGD() | Muon():
             return ()
         case NAdam():
             return ("step", "mu_product")
     return ("step",)
 
 
+def rule_for(spec: Optimizer, parameter: str) -> Optimizer:
+    """What trains this parameter: the optimizer itself, or with Muon the AdamW of the rest."""
+    if not isinstance(spec, Muon):
+        return spec
+    if not spec.match:
+        raise ValueError("optimizer Muon: its matrices are not resolved; call resolve(spec, module)")
+    return spec if parameter in spec.match else spec.rest
+
+
 def slots(spec: Optimizer) -> int:
     """State tensors per trainable parameter; the most of any group."""
-    return max(len(slot_names(spec, overrides)) for overrides in ({}, *(g.overrides for g in spec.groups)))
+    most = max(len(slot_names(spec, overrides)) for overrides in ({}, *(g.overrides for g in spec.groups)))
+    return max(most, slots(spec.rest)) if isinstance(spec, Muon) else most
 
 
 def _name(spec: OptimizerSpec) -> str:

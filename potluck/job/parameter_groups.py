@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, TypeVar
 import msgspec
 
 from potluck.errors import InputError
-from potluck.job.optimizers import BIASES, NORMS, SPECIAL, OptimizerSpec
+from potluck.job.optimizers import BIASES, NORMS, SPECIAL, Muon, OptimizerSpec
 
 if TYPE_CHECKING:
     from torch import nn
@@ -36,6 +36,16 @@ def resolve(spec: SpecT, module: nn.Module) -> SpecT:
     """The same spec with every pattern replaced by the names of the module's parameters it means."""
     first = {id(p): name for name, p in reversed(list(module.named_parameters(remove_duplicate=False)))}
     aliases = [(name, first[id(p)]) for name, p in module.named_parameters(remove_duplicate=False)]
+    if not isinstance(spec, Muon):
+        return _with_names(spec, module, aliases)
+    match = matrices(spec, module, aliases)
+    named = _with_names(spec, module, [(name, owner) for name, owner in aliases if owner in match])
+    rest = _with_names(spec.rest, module, [(name, owner) for name, owner in aliases if owner not in match])
+    return msgspec.structs.replace(named, match=match, rest=rest)
+
+
+def _with_names(spec: SpecT, module: nn.Module, aliases: list[tuple[str, str]]) -> SpecT:
+    """The groups by names, among these parameters: (any of its names, its first name)."""
     special = {NORMS: set(_norm_weights(module)), BIASES: {n for n, _ in aliases if n.endswith("bias")}}
     taken: set[str] = set()
     groups = []
@@ -57,6 +67,48 @@ def resolve(spec: SpecT, module: nn.Module) -> SpecT:
         if names:  # a special pattern may fit nothing: a model without biases is no mistake
             groups.append(msgspec.structs.replace(group, match=tuple(names)))
     return msgspec.structs.replace(spec, groups=tuple(groups))
+
+
+def matrices(spec: Muon, module: nn.Module, aliases: list[tuple[str, str]]) -> tuple[str, ...]:
+    """Names of the weights that Muon trains: two axes, and what `match` says.
+
+    Without `match`, all weights with two axes but those of embeddings and of the last layer (in the order in which a
+    module lists its parts) that has one. Whatever is no weight of a layer by its name, as a table of positions that
+    is a bare parameter, is left to the rest.
+    """
+    flat = [name for name, p in module.named_parameters() if p.ndim == 2 and p.requires_grad]
+    if spec.match:
+        found: dict[str, None] = {}
+        for pattern in spec.match:
+            fits = [owner for name, owner in aliases if _matches(name, pattern) and owner in flat]
+            if not fits:
+                raise InputError(
+                    f"optimizer Muon: match {pattern!r} fits no parameter with two axes that is trained; "
+                    f"names of such look like {', '.join(repr(n) for n in flat[:3]) or '(the model has none)'}"
+                )
+            found.update(dict.fromkeys(fits))
+        return tuple(found)
+    owners = dict(aliases)
+    tables = {owners[name] for name in _weights_of(module, embeddings=True)}
+    layers = [owners[name] for name in _weights_of(module, embeddings=False)]
+    hidden = tuple(name for name in flat if name in layers and name not in (*tables, *layers[-1:]))
+    if not hidden:
+        raise InputError(
+            "optimizer Muon: the model has no matrix between its embeddings and its last layer; "
+            "give match=(...) with names of weights that have two axes, or take potluck.NAdam"
+        )
+    return hidden
+
+
+def _weights_of(module: nn.Module, *, embeddings: bool) -> list[str]:
+    """Names of weights with two axes, of embeddings or of all other layers, in the order of the modules."""
+    return [
+        f"{prefix}.{name}" if prefix else name
+        for prefix, layer in module.named_modules()
+        if any("Embedding" in cls.__name__ for cls in type(layer).__mro__) == embeddings
+        for name, parameter in layer.named_parameters(recurse=False)
+        if parameter.ndim == 2 and "weight" in name
+    ]
 
 
 def _norm_weights(module: nn.Module) -> Iterator[str]:
