@@ -15,10 +15,10 @@ import msgspec
 import torch
 
 from potluck.errors import InputError
-from potluck.job.optimizers import Muon, Optimizer, counter_names, rule_for, slot_names
+from potluck.job.optimizers import Muon, Optimizer, base_rate, counter_names, rule_for, slot_names
 from potluck.job.parameter_groups import group_index
 
-_NOT_OF_TORCH = ("groups", "match", "rest")
+_NOT_OF_TORCH = ("groups", "match", "rest", "discounted")
 
 
 class StageOptimizer:
@@ -116,7 +116,7 @@ def _torch_optimizer(rule: Optimizer, by_group: Mapping[int | None, list[torch.T
     groups: list[dict[str, Any]] = []
     for index, members in by_group.items():
         overrides = {} if index is None else rule.groups[index].overrides
-        groups.append({"params": members, **overrides, "base_lr": overrides.get("lr", rule.lr)})
+        groups.append({"params": members, **overrides, "base_lr": base_rate(rule, overrides)})
     numbers = {k: v for k, v in msgspec.structs.asdict(rule).items() if k not in _NOT_OF_TORCH}
     maker: Callable[..., torch.optim.Optimizer] = getattr(torch.optim, type(rule).__name__)
     one_by_one = {} if isinstance(rule, Muon) else {"foreach": False}  # Muon knows no other way

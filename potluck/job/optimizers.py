@@ -20,7 +20,7 @@ SPECIAL = (NORMS, BIASES)
 
 AdjustLr = Literal["original", "match_rms_adamw"]  # how Muon scales its rate by the shape of a matrix
 
-_FLAGS = ("nesterov", "amsgrad", "centered", "decoupled_weight_decay")
+_FLAGS = ("nesterov", "amsgrad", "centered", "decoupled_weight_decay", "discounted")
 _NO_NUMBERS = ("groups", "betas", "match", "rest", "adjust_lr_fn", *_FLAGS)
 # No group may change these: torch reads the one from the optimizer, never from a group; the other is a whole number.
 _OF_ALL = ("initial_accumulator_value", "ns_steps")
@@ -70,16 +70,35 @@ class OptimizerSpec(Value, frozen=True, kw_only=True, metaclass=NamedFields):
 
 
 class SGD(OptimizerSpec, frozen=True, kw_only=True, tag=True):
-    """Stochastic gradient descent, as torch.optim.SGD."""
+    """Stochastic gradient descent, as torch.optim.SGD.
+
+    `discounted` is Nesterov's method for gradients that come late (Ajanthan et al., ICML 2025). With weights w, their
+    last change d(t) = w(t) - w(t-1), momentum m and the gradient g that is at hand, taken where w + m d was then:
+
+        w(t+1) = w(t) + m d(t) - lr (1 - m) g
+
+    What is trained here is the point ahead, x(t) = w(t) + m d(t), as in torch. In those terms, with a buffer b,
+
+        b = m b + g,   x(t+1) = x(t) - lr (1 - m) (g + m b)
+
+    which is torch's nesterov with the rate lr (1 - m). So it is no other method, only a rate that stays right as
+    momentum nears 1, where momentum bears delay best; the buffer is a mean of gradients times 1 / (1 - m).
+    """
 
     momentum: float = 0.0
     dampening: float = 0.0
     nesterov: bool = False
+    discounted: bool = False  # multiply lr by (1 - momentum)
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.nesterov and (self.momentum <= 0 or self.dampening != 0):
             raise InputError("optimizer SGD: nesterov=True; give a momentum above 0 and no dampening")
+        momenta = (self.momentum, *(g.overrides["momentum"] for g in self.groups if "momentum" in g.overrides))
+        if self.discounted and not (self.nesterov and all(0 < m < 1 for m in momenta)):
+            raise InputError(
+                "optimizer SGD: discounted=True; give nesterov=True and momentum between 0 and 1, like 0.9"
+            )
 
 
 class Adam(OptimizerSpec, frozen=True, kw_only=True, tag=True):
@@ -217,6 +236,14 @@ def counter_names(spec: Optimizer) -> tuple[str, ...]:
         case NAdam():
             return ("step", "mu_product")
     return ("step",)
+
+
+def base_rate(spec: Optimizer, overrides: dict[str, float]) -> float:
+    """The learning rate that torch is given for a group, where the multiplier of a round is 1."""
+    rate = overrides.get("lr", spec.lr)
+    if isinstance(spec, SGD) and spec.discounted:
+        return rate * (1 - overrides.get("momentum", spec.momentum))
+    return rate
 
 
 def rule_for(spec: Optimizer, parameter: str) -> Optimizer:

@@ -41,6 +41,7 @@ SPECS = [
     Muon(lr=0.02, match=("a.weight", "b.weight"), rest=AdamW(lr=0.01)),
     Muon(lr=0.02, momentum=0.8, nesterov=False, adjust_lr_fn="match_rms_adamw", match=("b.weight",), ns_steps=4),
 ]
+OURS = ("groups", "match", "rest", "discounted")  # torch knows nothing of them
 GROUPS = (
     ParamGroup(match=("c.*", "*.bias"), overrides={"weight_decay": 0.0, "lr": 0.02}),
     ParamGroup(match=("b.weight",), overrides={"weight_decay": 0.3}),
@@ -92,7 +93,7 @@ def parted(spec):
 
 
 def plain_torch(rule, weights, names, grouped):
-    numbers = {k: v for k, v in msgspec.structs.asdict(rule).items() if k not in ("groups", "match", "rest")}
+    numbers = {k: v for k, v in msgspec.structs.asdict(rule).items() if k not in OURS}
     c = [n for n in names if n.startswith("c.") or n.endswith(".bias")] if grouped else []
     b = [n for n in names if n == "b.weight"] if grouped else []
     shares = [([n for n in names if n not in (*b, *c)], {}), (c, {"weight_decay": 0.0, "lr": 0.02})]
@@ -241,6 +242,8 @@ def test_one_pattern_may_be_written_without_a_tuple():
         lambda: SGD(lr=-1),
         lambda: SGD(lr=text),
         lambda: SGD(lr=0.1, nesterov=True),
+        lambda: SGD(lr=0.1, momentum=0.9, discounted=True),
+        lambda: SGD(lr=0.1, momentum=1.0, nesterov=True, discounted=True),
         lambda: Adam(betas=(0.9, 1.0)),
         lambda: Adam(eps=float("nan")),
         lambda: NAdam(betas=(0.9, 1.0)),
