@@ -15,10 +15,10 @@ import msgspec
 import torch
 
 from potluck.errors import InputError
-from potluck.job.optimizers import Muon, Optimizer, base_rate, counter_names, rule_for, slot_names
+from potluck.job.optimizers import LAST_GRADIENT, Muon, Optimizer, base_rate, counter_names, rule_for, slot_names
 from potluck.job.parameter_groups import group_index
 
-_NOT_OF_TORCH = ("groups", "match", "rest", "discounted")
+_NOT_OF_TORCH = ("groups", "match", "rest", "discounted", "feedback")
 
 
 class StageOptimizer:
@@ -30,9 +30,11 @@ class StageOptimizer:
         self._rule_of = {name: rule_for(spec, name) for name in self.parameters}
         self._group_of = {name: group_index(rule, name) for name, rule in self._rule_of.items()}
         self._optimizers = self._build()
+        self._last: dict[str, torch.Tensor] = {}  # gradients of the step before, where there is feedback
 
     def step(self, lr_scale: float = 1.0) -> None:
         """Apply one update with every group's base learning rate multiplied by `lr_scale`."""
+        self._feed_back()
         for optimizer in self._optimizers:
             for group in optimizer.param_groups:
                 group["lr"] = group["base_lr"] * lr_scale
@@ -40,6 +42,18 @@ class StageOptimizer:
             step = inspect.unwrap(type(optimizer).step)
             with torch.no_grad():
                 step(optimizer)
+
+    def _feed_back(self) -> None:
+        """Corrects gradients by what they show to have been wrong with those of the step before."""
+        for name, parameter in self.parameters.items():
+            feedback, gradient = self._rule_of[name].feedback, parameter.grad
+            if not feedback or gradient is None:
+                continue
+            if name not in self._last:
+                self._last[name] = gradient.clone()
+                continue
+            parameter.grad = gradient + feedback * (gradient - self._last[name])
+            self._last[name].copy_(gradient)
 
     def onto(self, parameters: Mapping[str, torch.Tensor]) -> None:
         """Goes on with other tensors of the same names, with all it keeps of them."""
@@ -56,13 +70,14 @@ class StageOptimizer:
 
     def state(self) -> dict[str, torch.Tensor]:
         """The live state, "<parameter>/<slot>" → tensor. The next step changes it: copy what is to be kept."""
-        return {
+        kept = {
             f"{name}/{slot}": value
             for name, parameter in self.parameters.items()
             for optimizer in self._optimizers
             for slot, value in optimizer.state.get(parameter, {}).items()
             if isinstance(value, torch.Tensor)
         }
+        return kept | {f"{name}/{LAST_GRADIENT}": gradient for name, gradient in self._last.items()}
 
     def load(self, state: Mapping[str, torch.Tensor]) -> None:
         """Replace the whole state by copies of the given tensors; the state must be of exactly these parameters."""
@@ -76,12 +91,16 @@ class StageOptimizer:
             self._check_slots(name, slots)
         self._optimizers = self._build()
         steps = {id(p): o for o in self._optimizers for group in o.param_groups for p in group["params"]}
+        self._last.clear()
         for name, slots in found.items():
             parameter, counters = self.parameters[name], counter_names(self._rule_of[name])
-            steps[id(parameter)].state[parameter] = {
+            copies = {
                 slot: value.detach().to("cpu" if slot in counters else parameter.device, copy=True)
                 for slot, value in slots.items()
             }
+            if LAST_GRADIENT in copies:
+                self._last[name] = copies.pop(LAST_GRADIENT)
+            steps[id(parameter)].state[parameter] = copies
 
     def _build(self) -> list[torch.optim.Optimizer]:
         """Fresh torch optimizers, each with the parameters that go by the same rule."""

@@ -41,7 +41,7 @@ SPECS = [
     Muon(lr=0.02, match=("a.weight", "b.weight"), rest=AdamW(lr=0.01)),
     Muon(lr=0.02, momentum=0.8, nesterov=False, adjust_lr_fn="match_rms_adamw", match=("b.weight",), ns_steps=4),
 ]
-OURS = ("groups", "match", "rest", "discounted")  # torch knows nothing of them
+OURS = ("groups", "match", "rest", "discounted", "feedback")  # torch knows nothing of them
 GROUPS = (
     ParamGroup(match=("c.*", "*.bias"), overrides={"weight_decay": 0.0, "lr": 0.02}),
     ParamGroup(match=("b.weight",), overrides={"weight_decay": 0.3}),
