@@ -15,7 +15,8 @@ import msgspec
 import torch
 
 from potluck.errors import InputError
-from potluck.job.optimizers import LAST_GRADIENT, Muon, Optimizer, base_rate, counter_names, rule_for, slot_names
+from potluck.job.optimizer_state import LAST_GRADIENT, counter_names, slot_names
+from potluck.job.optimizers import Muon, Optimizer, base_rate, rule_for
 from potluck.job.parameter_groups import group_index
 
 _NOT_OF_TORCH = ("groups", "match", "rest", "discounted", "feedback")

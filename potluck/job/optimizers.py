@@ -18,8 +18,6 @@ NORMS = ":norms"  # 1-D weights of normalisation layers
 BIASES = ":biases"  # parameters called bias, or something_bias
 SPECIAL = (NORMS, BIASES)
 
-LAST_GRADIENT = "last_gradient"  # the slot of `feedback`
-
 AdjustLr = Literal["original", "match_rms_adamw"]  # how Muon scales its rate by the shape of a matrix
 
 _FLAGS = ("nesterov", "amsgrad", "centered", "decoupled_weight_decay", "discounted")
@@ -220,42 +218,6 @@ def overridable(spec: OptimizerSpec) -> tuple[str, ...]:
     return tuple(f for f in spec.__struct_fields__ if f not in (*_NO_NUMBERS, *_OF_ALL))
 
 
-def slot_names(spec: Optimizer, overrides: dict[str, float] | None = None) -> tuple[str, ...]:
-    """State tensors, shaped like their parameter, that the optimizer keeps for each parameter of a group."""
-    return (*_torch_slots(spec, overrides or {}), *((LAST_GRADIENT,) if spec.feedback else ()))
-
-
-def _torch_slots(spec: Optimizer, overrides: dict[str, float]) -> tuple[str, ...]:
-    momentum = overrides.get("momentum", getattr(spec, "momentum", 0.0))
-    match spec:
-        case SGD():
-            return ("momentum_buffer",) if momentum else ()
-        case Muon():
-            return ("momentum_buffer",)
-        case Adam() | AdamW():
-            return ("exp_avg", "exp_avg_sq", *(("max_exp_avg_sq",) if spec.amsgrad else ()))
-        case NAdam():
-            return ("exp_avg", "exp_avg_sq")
-        case RMSprop():
-            return (
-                "square_avg",
-                *(("momentum_buffer",) if momentum > 0 else ()),
-                *(("grad_avg",) if spec.centered else ()),
-            )
-        case Adagrad():
-            return ("sum",)
-
-
-def counter_names(spec: Optimizer) -> tuple[str, ...]:
-    """What the optimizer keeps besides, for each parameter: one number each, which torch has on the CPU."""
-    match spec:
-        case SGD() | Muon():
-            return ()
-        case NAdam():
-            return ("step", "mu_product")
-    return ("step",)
-
-
 def base_rate(spec: Optimizer, overrides: dict[str, float]) -> float:
     """The learning rate that torch is given for a group, where the multiplier of a round is 1."""
     rate = overrides.get("lr", spec.lr)
@@ -271,12 +233,6 @@ def rule_for(spec: Optimizer, parameter: str) -> Optimizer:
     if not spec.match:
         raise ValueError("optimizer Muon: its matrices are not resolved; call resolve(spec, module)")
     return spec if parameter in spec.match else spec.rest
-
-
-def slots(spec: Optimizer) -> int:
-    """State tensors per trainable parameter; the most of any group."""
-    most = max(len(slot_names(spec, overrides)) for overrides in ({}, *(g.overrides for g in spec.groups)))
-    return max(most, slots(spec.rest)) if isinstance(spec, Muon) else most
 
 
 def _name(spec: OptimizerSpec) -> str:

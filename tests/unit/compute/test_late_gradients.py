@@ -10,7 +10,8 @@ import torch
 
 from potluck.compute.stage_optimizer import StageOptimizer
 from potluck.errors import InputError
-from potluck.job.optimizers import SGD, AdamW, Muon, NAdam, Optimizer, ParamGroup, slots
+from potluck.job.optimizer_state import slots
+from potluck.job.optimizers import SGD, AdamW, Muon, NAdam, Optimizer, ParamGroup
 
 CURVES = torch.tensor([1.0, 0.5, 0.1], dtype=torch.float64)  # second derivatives
 START = torch.tensor([1.0, -2.0, 3.0], dtype=torch.float64)

@@ -11,6 +11,7 @@ import torch
 
 from potluck.compute.stage_optimizer import StageOptimizer
 from potluck.errors import InputError
+from potluck.job.optimizer_state import counter_names, slots
 from potluck.job.optimizers import (
     SGD,
     Adagrad,
@@ -21,9 +22,7 @@ from potluck.job.optimizers import (
     Optimizer,
     ParamGroup,
     RMSprop,
-    counter_names,
     rule_for,
-    slots,
 )
 
 SPECS = [
