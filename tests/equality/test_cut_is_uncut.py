@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 import torch
@@ -91,10 +91,10 @@ class Dense(nn.Module):
         return result
 
 
-def dense_job(optimizer: Optimizer) -> potluck.Job:
+def dense_job(optimizer: Optimizer, model: Callable[[], nn.Module] = Dense) -> potluck.Job:
     generator = torch.Generator().manual_seed(0)
     return potluck.Job(
-        model=Dense,
+        model=model,
         loss=F.cross_entropy,
         optimizer=optimizer,
         data=(torch.randn(40, 12, generator=generator), torch.arange(40) % 3),
@@ -111,6 +111,12 @@ def test_gradients_of_a_value_used_in_several_later_stages_add_up_in_autograd_s_
         assert compare(live, prepared, cut(prepared.facts, stages), OPTIONS).unequal == ()
 
 
+def layered() -> nn.Module:
+    torch.manual_seed(2)
+    layers = [layer for _ in range(4) for layer in (nn.Linear(12, 12), nn.LayerNorm(12), nn.Tanh())]
+    return nn.Sequential(*layers, nn.Linear(12, 3))
+
+
 @pytest.mark.parametrize(
     "optimizer",
     [potluck.NAdam(lr=0.01, weight_decay=0.1), potluck.Muon(lr=0.02, feedback=0.5, rest=potluck.AdamW(lr=0.01))],
@@ -119,7 +125,7 @@ def test_gradients_of_a_value_used_in_several_later_stages_add_up_in_autograd_s_
 def test_optimizers_for_late_gradients_give_the_same_bits_in_lock_step_and_one_step_late(
     live: LiveFleet, optimizer: Optimizer
 ) -> None:
-    prepared = prepare_job(dense_job(optimizer))
+    prepared = prepare_job(dense_job(optimizer, layered))
     plan = cut(prepared.facts, 3)
     for schedule in (plan.schedule, STEADY_SCHEDULE):
         found = compare(live, prepared, replace(plan, schedule=schedule), OPTIONS)

@@ -1,4 +1,4 @@
-"""Who trains with late gradients and an optimizer that does not bear them is told in one line, with measured figures."""
+"""Who trains with late gradients and an optimizer that does not bear them is told so, with measured figures."""
 
 from __future__ import annotations
 
