@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from potluck.coordinator.training import TrainResult
     from potluck.job.job import Job, Pad
     from potluck.job.learning_rates import Constant, Cosine, Linear, Step
-    from potluck.job.optimizers import SGD, Adagrad, Adam, AdamW, ParamGroup, RMSprop
+    from potluck.job.optimizers import SGD, Adagrad, Adam, AdamW, Muon, NAdam, ParamGroup, RMSprop
     from potluck.model.empty import empty_weights
     from potluck.types import DeviceSpec, Fleet, Member, Plan, Stage
 
@@ -25,6 +25,8 @@ _HOMES = {
     "SGD": "potluck.job.optimizers",
     "Adam": "potluck.job.optimizers",
     "AdamW": "potluck.job.optimizers",
+    "NAdam": "potluck.job.optimizers",
+    "Muon": "potluck.job.optimizers",
     "RMSprop": "potluck.job.optimizers",
     "Adagrad": "potluck.job.optimizers",
     "ParamGroup": "potluck.job.optimizers",
@@ -55,6 +57,8 @@ __all__ = [
     "Job",
     "Linear",
     "Member",
+    "Muon",
+    "NAdam",
     "Options",
     "Pad",
     "ParamGroup",

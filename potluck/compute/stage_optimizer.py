@@ -15,9 +15,11 @@ import msgspec
 import torch
 
 from potluck.errors import InputError
-from potluck.job.optimizers import Optimizer, group_index, slot_names
+from potluck.job.optimizer_state import LAST_GRADIENT, counter_names, slot_names
+from potluck.job.optimizers import Muon, Optimizer, base_rate, rule_for
+from potluck.job.parameter_groups import group_index
 
-_HAS_STEP = ("Adam", "AdamW", "RMSprop", "Adagrad")
+_NOT_OF_TORCH = ("groups", "match", "rest", "discounted", "feedback")
 
 
 class StageOptimizer:
@@ -26,42 +28,57 @@ class StageOptimizer:
     def __init__(self, spec: Optimizer, parameters: Mapping[str, torch.Tensor]) -> None:
         self.spec = spec
         self.parameters = dict(parameters)
-        self._group_of = {name: group_index(spec, name) for name in self.parameters}
-        self._optimizer = self._build()
+        self._rule_of = {name: rule_for(spec, name) for name in self.parameters}
+        self._group_of = {name: group_index(rule, name) for name, rule in self._rule_of.items()}
+        self._optimizers = self._build()
+        self._last: dict[str, torch.Tensor] = {}  # gradients of the step before, where there is feedback
 
     def step(self, lr_scale: float = 1.0) -> None:
         """Apply one update with every group's base learning rate multiplied by `lr_scale`."""
-        if self._optimizer is None:
-            return
-        for group in self._optimizer.param_groups:
-            group["lr"] = group["base_lr"] * lr_scale
-        # The plain method: its decorators import torch's compiler, only to keep it away from the optimizer.
-        step = inspect.unwrap(type(self._optimizer).step)
-        with torch.no_grad():
-            step(self._optimizer)
+        self._feed_back()
+        for optimizer in self._optimizers:
+            for group in optimizer.param_groups:
+                group["lr"] = group["base_lr"] * lr_scale
+            # The plain method: its decorators import torch's compiler, only to keep it away from the optimizer.
+            step = inspect.unwrap(type(optimizer).step)
+            with torch.no_grad():
+                step(optimizer)
+
+    def _feed_back(self) -> None:
+        """Corrects gradients by what they show to have been wrong with those of the step before."""
+        for name, parameter in self.parameters.items():
+            feedback, gradient = self._rule_of[name].feedback, parameter.grad
+            if not feedback or gradient is None:
+                continue
+            if name not in self._last:
+                self._last[name] = gradient.clone()
+                continue
+            parameter.grad = gradient + feedback * (gradient - self._last[name])
+            self._last[name].copy_(gradient)
 
     def onto(self, parameters: Mapping[str, torch.Tensor]) -> None:
         """Goes on with other tensors of the same names, with all it keeps of them."""
-        if self._optimizer is None or all(parameters[n] is p for n, p in self.parameters.items()):
+        if all(parameters[n] is p for n, p in self.parameters.items()):
             return
         names = {id(parameter): name for name, parameter in self.parameters.items()}
-        for group in self._optimizer.param_groups:
-            group["params"] = [parameters[names[id(parameter)]] for parameter in group["params"]]
-        kept = self._optimizer.state
-        moved = [(parameters[names[id(parameter)]], kept.pop(parameter)) for parameter in list(kept)]
-        kept.update(moved)
+        for optimizer in self._optimizers:
+            for group in optimizer.param_groups:
+                group["params"] = [parameters[names[id(parameter)]] for parameter in group["params"]]
+            kept = optimizer.state
+            moved = [(parameters[names[id(parameter)]], kept.pop(parameter)) for parameter in list(kept)]
+            kept.update(moved)
         self.parameters = dict(parameters)
 
     def state(self) -> dict[str, torch.Tensor]:
         """The live state, "<parameter>/<slot>" → tensor. The next step changes it: copy what is to be kept."""
-        if self._optimizer is None:
-            return {}
-        return {
+        kept = {
             f"{name}/{slot}": value
             for name, parameter in self.parameters.items()
-            for slot, value in self._optimizer.state.get(parameter, {}).items()
+            for optimizer in self._optimizers
+            for slot, value in optimizer.state.get(parameter, {}).items()
             if isinstance(value, torch.Tensor)
         }
+        return kept | {f"{name}/{LAST_GRADIENT}": gradient for name, gradient in self._last.items()}
 
     def load(self, state: Mapping[str, torch.Tensor]) -> None:
         """Replace the whole state by copies of the given tensors; the state must be of exactly these parameters."""
@@ -73,50 +90,57 @@ class StageOptimizer:
             found.setdefault(name, {})[slot] = value
         for name, slots in found.items():
             self._check_slots(name, slots)
-        self._optimizer = self._build()
-        if self._optimizer is None:
-            return
+        self._optimizers = self._build()
+        steps = {id(p): o for o in self._optimizers for group in o.param_groups for p in group["params"]}
+        self._last.clear()
         for name, slots in found.items():
-            parameter = self.parameters[name]
-            self._optimizer.state[parameter] = {
-                # torch keeps the step counter on the CPU, whatever the parameter's device.
-                slot: value.detach().to("cpu" if slot == "step" else parameter.device, copy=True)
+            parameter, counters = self.parameters[name], counter_names(self._rule_of[name])
+            copies = {
+                slot: value.detach().to("cpu" if slot in counters else parameter.device, copy=True)
                 for slot, value in slots.items()
             }
+            if LAST_GRADIENT in copies:
+                self._last[name] = copies.pop(LAST_GRADIENT)
+            steps[id(parameter)].state[parameter] = copies
 
-    def _build(self) -> torch.optim.Optimizer | None:
-        """A fresh torch optimizer; None without parameters, which torch refuses."""
+    def _build(self) -> list[torch.optim.Optimizer]:
+        """Fresh torch optimizers, each with the parameters that go by the same rule."""
         _leave_the_compiler_out()
-        by_group: dict[int | None, list[torch.Tensor]] = {}
+        shares: dict[int, tuple[Optimizer, dict[int | None, list[torch.Tensor]]]] = {}
         for name, parameter in self.parameters.items():
+            rule = self._rule_of[name]
+            _, by_group = shares.setdefault(id(rule), (rule, {}))
             by_group.setdefault(self._group_of[name], []).append(parameter)
-        if not by_group:
-            return None
-        groups: list[dict[str, Any]] = []
-        for index, members in by_group.items():
-            overrides = {} if index is None else self.spec.groups[index].overrides
-            groups.append({"params": members, **overrides, "base_lr": overrides.get("lr", self.spec.lr)})
-        numbers = {k: v for k, v in msgspec.structs.asdict(self.spec).items() if k != "groups"}
-        maker: Callable[..., torch.optim.Optimizer] = getattr(torch.optim, type(self.spec).__name__)
-        return maker(groups, foreach=False, **numbers)
+        return [_torch_optimizer(rule, by_group) for rule, by_group in shares.values()]
 
     def _check_slots(self, name: str, slots: Mapping[str, torch.Tensor]) -> None:
-        index = self._group_of[name]
-        shaped = slot_names(self.spec, {} if index is None else self.spec.groups[index].overrides)
-        expected = {*shaped, *(("step",) if type(self.spec).__name__ in _HAS_STEP else ())}
+        rule, index = self._rule_of[name], self._group_of[name]
+        shaped = slot_names(rule, {} if index is None else rule.groups[index].overrides)
+        expected = {*shaped, *counter_names(rule)}
         if set(slots) != expected:
             raise InputError(
                 f"optimizer state of {name!r} has {', '.join(sorted(slots)) or 'nothing'} "
-                f"but {type(self.spec).__name__} keeps {', '.join(sorted(expected)) or 'nothing'}; "
+                f"but {type(rule).__name__} keeps {', '.join(sorted(expected)) or 'nothing'}; "
                 "load the state of the same optimizer"
             )
         shape = self.parameters[name].shape
         for slot, value in slots.items():
-            if value.shape != (torch.Size([]) if slot == "step" else shape):
+            if value.shape != (shape if slot in shaped else torch.Size([])):
                 raise InputError(
                     f"optimizer state '{name}/{slot}' has shape {tuple(value.shape)} but the parameter {tuple(shape)}; "
                     "load the state of the same model"
                 )
+
+
+def _torch_optimizer(rule: Optimizer, by_group: Mapping[int | None, list[torch.Tensor]]) -> torch.optim.Optimizer:
+    groups: list[dict[str, Any]] = []
+    for index, members in by_group.items():
+        overrides = {} if index is None else rule.groups[index].overrides
+        groups.append({"params": members, **overrides, "base_lr": base_rate(rule, overrides)})
+    numbers = {k: v for k, v in msgspec.structs.asdict(rule).items() if k not in _NOT_OF_TORCH}
+    maker: Callable[..., torch.optim.Optimizer] = getattr(torch.optim, type(rule).__name__)
+    one_by_one = {} if isinstance(rule, Muon) else {"foreach": False}  # Muon knows no other way
+    return maker(groups, **one_by_one, **numbers)
 
 
 def _leave_the_compiler_out() -> None:

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any
 from potluck.advice import described, did_you_mean
 from potluck.errors import InputError
 from potluck.job.learning_rates import multiplier
-from potluck.job.optimizers import SGD, Adagrad, Adam, AdamW, RMSprop
+from potluck.job.optimizers import SGD, Adagrad, Adam, AdamW, Muon, NAdam, RMSprop
 
 if TYPE_CHECKING:
     from potluck.job.job import Job
 
-_OPTIMIZERS = {kind.__name__: kind for kind in (SGD, Adam, AdamW, RMSprop, Adagrad)}
+_OPTIMIZERS = {kind.__name__: kind for kind in (SGD, Adam, AdamW, NAdam, RMSprop, Adagrad, Muon)}
 _SIZES = ("batch_size", "micro_batch_size", "epochs", "rounds", "eval_every", "patience", "checkpoint_every", "keep")
 _NAMED_HERE = {"torch": "nn.", "potluck": "potluck."}  # what users write before names of these packages
 _OF_BOTH = "a function of (outputs, labels)"

@@ -1,15 +1,12 @@
 """Which optimizer a job wants, as names and numbers: no torch, so a spec can travel and be written down.
 
-`compute/stage_optimizer.py` turns a spec into torch.optim. Parameters are put into groups by name: the first group
-with a matching pattern wins, and a parameter that no group matches keeps the optimizer's own numbers.
+`compute/stage_optimizer.py` turns a spec into torch.optim. Which parameters a group means: `parameter_groups.py`.
 """
 
 from __future__ import annotations
 
-import fnmatch
 import math
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, TypeVar
+from typing import Literal, get_args
 
 import msgspec
 
@@ -17,12 +14,16 @@ from potluck.advice import NamedFields, described
 from potluck.errors import InputError
 from potluck.types import Value
 
-if TYPE_CHECKING:
-    from torch import nn
-
 NORMS = ":norms"  # 1-D weights of normalisation layers
 BIASES = ":biases"  # parameters called bias, or something_bias
 SPECIAL = (NORMS, BIASES)
+
+AdjustLr = Literal["original", "match_rms_adamw"]  # how Muon scales its rate by the shape of a matrix
+
+_FLAGS = ("nesterov", "amsgrad", "centered", "decoupled_weight_decay", "discounted")
+_NO_NUMBERS = ("groups", "betas", "match", "rest", "adjust_lr_fn", *_FLAGS)
+# No group may change these: torch reads the first from the optimizer, never from a group; one is a whole number.
+_OF_ALL = ("initial_accumulator_value", "ns_steps", "feedback")
 
 
 class ParamGroup(Value, frozen=True, kw_only=True, metaclass=NamedFields):
@@ -42,12 +43,24 @@ class ParamGroup(Value, frozen=True, kw_only=True, metaclass=NamedFields):
                 raise InputError(f"optimizer group: match {pattern!r} is not known; give one of {', '.join(SPECIAL)}")
 
 
-class _Spec(Value, frozen=True, kw_only=True, metaclass=NamedFields):
-    """What all optimizers share."""
+class OptimizerSpec(Value, frozen=True, kw_only=True, metaclass=NamedFields):
+    """What all optimizers share.
+
+    `feedback` f corrects a step for the one before, which was taken by a gradient that came a step late: what the new
+    gradient shows to have been wrong with that one is added, times f, so the optimizer sees
+
+        g(r) + f (g(r) - g(r-1))
+
+    and the very first gradient as it is. With f = 1 this is the gradient at the newest weights, to first order. It
+    costs one more tensor like each parameter. It lets momentum take higher rates with late gradients; it is no remedy
+    for noise, of which independent samples bring (1 + f)² + f² times as much, nor for SGD without momentum, whose
+    highest rate f = 1 makes lower (f = 1/8 converges fastest on a quadratic). In lock-step leave it at 0.
+    """
 
     lr: float
     weight_decay: float = 0.0
     groups: tuple[ParamGroup, ...] = ()
+    feedback: float = 0.0
 
     def __post_init__(self) -> None:
         msgspec.structs.force_setattr(self, "groups", tuple(self.groups))
@@ -68,21 +81,40 @@ class _Spec(Value, frozen=True, kw_only=True, metaclass=NamedFields):
                 _check_number(f"optimizer {_name(self)}: group override {key}", value)
 
 
-class SGD(_Spec, frozen=True, kw_only=True, tag=True):
-    """Stochastic gradient descent, as torch.optim.SGD."""
+class SGD(OptimizerSpec, frozen=True, kw_only=True, tag=True):
+    """Stochastic gradient descent, as torch.optim.SGD.
+
+    `discounted` is Nesterov's method for gradients that come late (Ajanthan et al., ICML 2025). With weights w, their
+    last change d(t) = w(t) - w(t-1), momentum m and the gradient g that is at hand, taken where w + m d was then:
+
+        w(t+1) = w(t) + m d(t) - lr (1 - m) g
+
+    What is trained here is the point ahead, x(t) = w(t) + m d(t), as in torch. In those terms, with a buffer b,
+
+        b = m b + g,   x(t+1) = x(t) - lr (1 - m) (g + m b)
+
+    which is torch's nesterov with the rate lr (1 - m). So it is no other method, only a rate that stays right as
+    momentum nears 1, where momentum bears delay best; the buffer is a mean of gradients times 1 / (1 - m).
+    """
 
     momentum: float = 0.0
     dampening: float = 0.0
     nesterov: bool = False
+    discounted: bool = False  # multiply lr by (1 - momentum)
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.nesterov and (self.momentum <= 0 or self.dampening != 0):
             raise InputError("optimizer SGD: nesterov=True; give a momentum above 0 and no dampening")
+        momenta = (self.momentum, *(g.overrides["momentum"] for g in self.groups if "momentum" in g.overrides))
+        if self.discounted and not (self.nesterov and all(0 < m < 1 for m in momenta)):
+            raise InputError(
+                "optimizer SGD: discounted=True; give nesterov=True and momentum between 0 and 1, like 0.9"
+            )
 
 
-class _OfMoments(_Spec, frozen=True, kw_only=True):
-    """What both kinds of Adam share."""
+class Adam(OptimizerSpec, frozen=True, kw_only=True, tag=True):
+    """Adam, as torch.optim.Adam."""
 
     lr: float = 1e-3
     betas: tuple[float, float] = (0.9, 0.999)
@@ -94,17 +126,38 @@ class _OfMoments(_Spec, frozen=True, kw_only=True):
         _check_betas(self, self.betas)
 
 
-class Adam(_OfMoments, frozen=True, kw_only=True, tag=True):
-    """Adam, as torch.optim.Adam."""
-
-
-class AdamW(_OfMoments, frozen=True, kw_only=True, tag=True):
+class AdamW(OptimizerSpec, frozen=True, kw_only=True, tag=True):
     """Adam with decoupled weight decay, as torch.optim.AdamW."""
 
+    lr: float = 1e-3
     weight_decay: float = 1e-2
+    betas: tuple[float, float] = (0.9, 0.999)
+    eps: float = 1e-8
+    amsgrad: bool = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _check_betas(self, self.betas)
 
 
-class RMSprop(_Spec, frozen=True, kw_only=True, tag=True):
+class NAdam(OptimizerSpec, frozen=True, kw_only=True, tag=True):
+    """Adam with Nesterov's momentum, as torch.optim.NAdam, but that weight decay is decoupled unless told otherwise.
+
+    It bears gradients that are one step late better than Adam does.
+    """
+
+    lr: float = 2e-3
+    betas: tuple[float, float] = (0.9, 0.999)
+    eps: float = 1e-8
+    momentum_decay: float = 4e-3
+    decoupled_weight_decay: bool = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _check_betas(self, self.betas)
+
+
+class RMSprop(OptimizerSpec, frozen=True, kw_only=True, tag=True):
     """RMSprop, as torch.optim.RMSprop."""
 
     lr: float = 1e-2
@@ -114,7 +167,7 @@ class RMSprop(_Spec, frozen=True, kw_only=True, tag=True):
     centered: bool = False
 
 
-class Adagrad(_Spec, frozen=True, kw_only=True, tag=True):
+class Adagrad(OptimizerSpec, frozen=True, kw_only=True, tag=True):
     """Adagrad, as torch.optim.Adagrad."""
 
     lr: float = 1e-2
@@ -123,102 +176,74 @@ class Adagrad(_Spec, frozen=True, kw_only=True, tag=True):
     initial_accumulator_value: float = 0.0
 
 
-Optimizer = SGD | Adam | AdamW | RMSprop | Adagrad
-OptimizerT = TypeVar("OptimizerT", bound=_Spec)
+class Muon(OptimizerSpec, frozen=True, kw_only=True, tag=True):
+    """Momentum made orthogonal, as torch.optim.Muon, for matrices in the middle of a model; AdamW for the rest.
 
+    `lr` and `weight_decay` are those of the matrices, and so are `groups`; `rest` has its own.
+    """
 
-def overridable(spec: _Spec) -> tuple[str, ...]:
-    """Names of the hyper-parameters a group may change."""
-    # torch's Adagrad reads its initial value from the optimizer, never from a group.
-    fixed = ("groups", "initial_accumulator_value")
-    return tuple(f for f in spec.__struct_fields__ if f not in fixed and type(getattr(spec, f)) in (int, float))
+    lr: float = 1e-3
+    weight_decay: float = 0.1
+    momentum: float = 0.95
+    nesterov: bool = True
+    eps: float = 1e-7
+    ns_steps: int = 5
+    adjust_lr_fn: AdjustLr = "original"
+    match: tuple[str, ...] = ()  # fnmatch patterns on names of matrices; none: see `matrices` in parameter_groups.py
+    rest: AdamW = msgspec.field(default_factory=AdamW)
 
-
-def slot_names(spec: Optimizer, overrides: dict[str, float] | None = None) -> tuple[str, ...]:
-    """State tensors, shaped like their parameter, that the optimizer keeps for each parameter of a group."""
-    momentum = (overrides or {}).get("momentum", getattr(spec, "momentum", 0.0))
-    match spec:
-        case SGD():
-            return ("momentum_buffer",) if momentum else ()
-        case Adam() | AdamW():
-            return ("exp_avg", "exp_avg_sq", *(("max_exp_avg_sq",) if spec.amsgrad else ()))
-        case RMSprop():
-            return (
-                "square_avg",
-                *(("momentum_buffer",) if momentum > 0 else ()),
-                *(("grad_avg",) if spec.centered else ()),
-            )
-        case Adagrad():
-            return ("sum",)
-
-
-def slots(spec: Optimizer) -> int:
-    """State tensors per trainable parameter; the most of any group."""
-    return max(len(slot_names(spec, overrides)) for overrides in ({}, *(g.overrides for g in spec.groups)))
-
-
-def group_index(spec: Optimizer, parameter: str) -> int | None:
-    """Index of the first group that matches the parameter's name, or None. Special patterns must be resolved first."""
-    for index, group in enumerate(spec.groups):
-        for pattern in group.match:
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        match = (self.match,) if isinstance(self.match, str) else tuple(self.match)
+        msgspec.structs.force_setattr(self, "match", match)
+        if not isinstance(self.rest, AdamW):
+            raise InputError(f"optimizer Muon: rest is {described(self.rest)}; give potluck.AdamW(...)")
+        if self.adjust_lr_fn not in get_args(AdjustLr):
+            known = " or ".join(repr(name) for name in get_args(AdjustLr))
+            raise InputError(f"optimizer Muon: adjust_lr_fn {self.adjust_lr_fn!r}; give {known}")
+        if not isinstance(self.ns_steps, int) or not 1 <= self.ns_steps < 100:
+            raise InputError(f"optimizer Muon: ns_steps {self.ns_steps!r}; give a whole number from 1 to 99")
+        for pattern in (*match, *(pattern for group in self.groups for pattern in group.match)):
             if pattern in SPECIAL:
-                raise ValueError(f"optimizer group {index}: {pattern!r} is not resolved; call resolve(spec, module)")
-            # A resolved name may itself hold characters that mean something to fnmatch.
-            if _matches(parameter, pattern):
-                return index
-    return None
-
-
-def resolve(spec: OptimizerT, module: nn.Module) -> OptimizerT:
-    """The same spec with every pattern replaced by the names of the module's parameters it means."""
-    first = {id(p): name for name, p in reversed(list(module.named_parameters(remove_duplicate=False)))}
-    aliases = [(name, first[id(p)]) for name, p in module.named_parameters(remove_duplicate=False)]
-    special = {NORMS: set(_norm_weights(module)), BIASES: {n for n, _ in aliases if n.endswith("bias")}}
-    taken: set[str] = set()
-    groups = []
-    for index, group in enumerate(spec.groups):
-        names: dict[str, None] = {}
-        for pattern in group.match:
-            found = [
-                owner
-                for name, owner in aliases
-                if (name in special[pattern] if pattern in special else _matches(name, pattern))
-            ]
-            if not found and pattern not in special:
                 raise InputError(
-                    f"optimizer group {index}: match {pattern!r} fits no parameter; "
-                    f"names look like {_examples(aliases)}"
+                    f"optimizer Muon: match {pattern!r} means no matrices; give it in rest=potluck.AdamW(groups=...)"
                 )
-            names.update(dict.fromkeys(owner for owner in found if owner not in taken))
-        taken.update(names)
-        if names:  # a special pattern may fit nothing: a model without biases is no mistake
-            groups.append(msgspec.structs.replace(group, match=tuple(names)))
-    return msgspec.structs.replace(spec, groups=tuple(groups))
 
 
-def _norm_weights(module: nn.Module) -> Iterator[str]:
-    for prefix, layer in module.named_modules():
-        if any("norm" in cls.__name__.lower() for cls in type(layer).__mro__):
-            for name, parameter in layer.named_parameters(recurse=False):
-                if parameter.ndim == 1 and not name.endswith("bias"):
-                    yield f"{prefix}.{name}" if prefix else name
+Optimizer = SGD | Adam | AdamW | NAdam | RMSprop | Adagrad | Muon
 
 
-def _matches(name: str, pattern: str) -> bool:
-    return name == pattern or fnmatch.fnmatchcase(name, pattern)
+def overridable(spec: OptimizerSpec) -> tuple[str, ...]:
+    """Names of the hyper-parameters a group may change."""
+    return tuple(f for f in spec.__struct_fields__ if f not in (*_NO_NUMBERS, *_OF_ALL))
 
 
-def _examples(aliases: list[tuple[str, str]]) -> str:
-    return ", ".join(repr(name) for name, _ in aliases[:3]) or "(the model has none)"
+def base_rate(spec: Optimizer, overrides: dict[str, float]) -> float:
+    """The learning rate that torch is given for a group, where the multiplier of a round is 1."""
+    rate = overrides.get("lr", spec.lr)
+    if isinstance(spec, SGD) and spec.discounted:
+        return rate * (1 - overrides.get("momentum", spec.momentum))
+    return rate
 
 
-def _name(spec: _Spec) -> str:
+def rule_for(spec: Optimizer, parameter: str) -> Optimizer:
+    """What trains this parameter: the optimizer itself, or with Muon the AdamW of the rest."""
+    if not isinstance(spec, Muon):
+        return spec
+    if not spec.match:
+        raise ValueError("optimizer Muon: its matrices are not resolved; call resolve(spec, module)")
+    return spec if parameter in spec.match else spec.rest
+
+
+def _name(spec: OptimizerSpec) -> str:
     return type(spec).__name__
 
 
-def _check_numbers(spec: _Spec) -> None:
+def _check_numbers(spec: OptimizerSpec) -> None:
     for field in spec.__struct_fields__:
-        if field not in ("groups", "betas", "nesterov", "amsgrad", "centered"):
+        if field in _FLAGS and not isinstance(getattr(spec, field), bool):
+            raise InputError(f"optimizer {_name(spec)}: {field} {getattr(spec, field)!r}; give True or False")
+        if field not in _NO_NUMBERS:
             _check_number(f"optimizer {_name(spec)}: {field}", getattr(spec, field))
 
 
@@ -229,7 +254,7 @@ def _check_number(what: str, value: object) -> None:
         raise InputError(f"{what} {value}; give a finite number, 0 or more")
 
 
-def _check_betas(spec: _Spec, betas: tuple[float, float]) -> None:
+def _check_betas(spec: OptimizerSpec, betas: tuple[float, float]) -> None:
     pair = isinstance(betas, tuple | list) and len(betas) == 2 and all(isinstance(beta, int | float) for beta in betas)
     if pair:
         msgspec.structs.force_setattr(spec, "betas", tuple(betas))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 import torch
@@ -16,8 +16,9 @@ from potluck.commands.verifying import TOLERANCE, compare
 from potluck.coordinator.fleet.live_fleet import LiveFleet
 from potluck.coordinator.options import Options
 from potluck.coordinator.samples.prepared_job import prepare_job
+from potluck.job.optimizers import Optimizer
 from potluck.plan.exactness import why_not_uncut
-from potluck.types import Fleet
+from potluck.types import STEADY_SCHEDULE, Fleet
 from tests.models.zoo import all_cases
 from tests.models.zoo_jobs import case_job, cut, devices, grouped
 
@@ -117,21 +118,46 @@ class Dense(nn.Module):
         return result
 
 
-def test_gradients_of_a_value_used_in_several_later_stages_add_up_in_autograd_s_order(live: LiveFleet) -> None:
+def dense_job(optimizer: Optimizer, model: Callable[[], nn.Module] = Dense) -> potluck.Job:
     generator = torch.Generator().manual_seed(0)
-    job = potluck.Job(
-        model=Dense,
+    return potluck.Job(
+        model=model,
         loss=F.cross_entropy,
-        optimizer=potluck.SGD(lr=0.1, momentum=0.9),
+        optimizer=optimizer,
         data=(torch.randn(40, 12, generator=generator), torch.arange(40) % 3),
         batch_size=16,
         micro_batch_size=4,
         rounds=4,
         checkpoint_every=4,
     )
-    prepared = prepare_job(job)
+
+
+def test_gradients_of_a_value_used_in_several_later_stages_add_up_in_autograd_s_order(live: LiveFleet) -> None:
+    prepared = prepare_job(dense_job(potluck.SGD(lr=0.1, momentum=0.9)))
     for stages in (3, 4):
         assert compare(live, prepared, cut(prepared.facts, stages), OPTIONS).unequal == ()
+
+
+def layered() -> nn.Module:
+    torch.manual_seed(2)
+    layers = [layer for _ in range(4) for layer in (nn.Linear(12, 12), nn.LayerNorm(12), nn.Tanh())]
+    return nn.Sequential(*layers, nn.Linear(12, 3))
+
+
+@pytest.mark.parametrize(
+    "optimizer",
+    [potluck.NAdam(lr=0.01, weight_decay=0.1), potluck.Muon(lr=0.02, feedback=0.5, rest=potluck.AdamW(lr=0.01))],
+    ids=["nadam", "muon"],
+)
+def test_optimizers_for_late_gradients_give_the_same_bits_in_lock_step_and_one_step_late(
+    live: LiveFleet, optimizer: Optimizer
+) -> None:
+    prepared = prepare_job(dense_job(optimizer, layered))
+    plan = cut(prepared.facts, 3)
+    for schedule in (plan.schedule, STEADY_SCHEDULE):
+        found = compare(live, prepared, replace(plan, schedule=schedule), OPTIONS)
+        assert found.unequal == ()
+        assert found.losses_equal
 
 
 @pytest.mark.parametrize("name", names(("padded_encoder",)))

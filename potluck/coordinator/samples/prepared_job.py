@@ -11,7 +11,9 @@ from potluck.compute.execution.executions import execution_named
 from potluck.coordinator.samples.check_fit import check_fit
 from potluck.coordinator.samples.loading import first_samples
 from potluck.job.job import Job
-from potluck.job.optimizers import Optimizer, resolve, slots
+from potluck.job.optimizer_state import slots
+from potluck.job.optimizers import Optimizer
+from potluck.job.parameter_groups import resolve
 from potluck.model.build import PROBE_ROWS, BuiltModel, as_module, build
 from potluck.program.blocks import facts as facts_of
 from potluck.tensors.snapshot import tensor_digest

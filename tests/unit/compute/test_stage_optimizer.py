@@ -2,26 +2,27 @@
 
 import subprocess
 import sys
+from collections import Counter
 from typing import Any
 
 import msgspec
 import pytest
 import torch
-from torch import nn
 
 from potluck.compute.stage_optimizer import StageOptimizer
 from potluck.errors import InputError
+from potluck.job.optimizer_state import counter_names, slots
 from potluck.job.optimizers import (
     SGD,
     Adagrad,
     Adam,
     AdamW,
+    Muon,
+    NAdam,
     Optimizer,
     ParamGroup,
     RMSprop,
-    group_index,
-    resolve,
-    slots,
+    rule_for,
 )
 
 SPECS = [
@@ -31,10 +32,15 @@ SPECS = [
     Adam(lr=0.01, weight_decay=0.1),
     Adam(lr=0.01, amsgrad=True),
     AdamW(lr=0.01),
+    NAdam(lr=0.01, weight_decay=0.1),
+    NAdam(lr=0.01, betas=(0.99, 0.999), weight_decay=0.1, momentum_decay=0.01, decoupled_weight_decay=False),
     RMSprop(lr=0.01),
     RMSprop(lr=0.01, momentum=0.9, centered=True, weight_decay=0.1),
     Adagrad(lr=0.1, lr_decay=0.1, initial_accumulator_value=0.5),
+    Muon(lr=0.02, match=("a.weight", "b.weight"), rest=AdamW(lr=0.01)),
+    Muon(lr=0.02, momentum=0.8, nesterov=False, adjust_lr_fn="match_rms_adamw", match=("b.weight",), ns_steps=4),
 ]
+OURS = ("groups", "match", "rest", "discounted", "feedback")  # torch knows nothing of them
 GROUPS = (
     ParamGroup(match=("c.*", "*.bias"), overrides={"weight_decay": 0.0, "lr": 0.02}),
     ParamGroup(match=("b.weight",), overrides={"weight_decay": 0.3}),
@@ -64,21 +70,41 @@ def train(optimizers, weights, rounds=range(5)):
 
 def with_plain_torch(spec, grouped):
     weights = parameters()
-    numbers = {k: v for k, v in msgspec.structs.asdict(spec).items() if k != "groups"}
-    groups: list[dict[str, Any]] = [{"params": list(weights.values())}]
-    if grouped:
-        c = [w for n, w in weights.items() if n.startswith("c.") or n.endswith(".bias")]
-        groups = [{"params": [weights["a.weight"]]}, {"params": c, "weight_decay": 0.0, "lr": 0.02}]
-        groups.append({"params": [weights["b.weight"]], "weight_decay": 0.3})
-    optimizer = getattr(torch.optim, type(spec).__name__)(groups, **numbers)
-    base = [g["lr"] for g in optimizer.param_groups]
+    optimizers = [
+        made for rule, names in parted(spec) for made in (plain_torch(rule, weights, names, grouped),) if made
+    ]
+    base = [[g["lr"] for g in optimizer.param_groups] for optimizer in optimizers]
     for round in range(5):
         for name, gradient in gradients(round).items():
             weights[name].grad = gradient
-        for group, lr in zip(optimizer.param_groups, base, strict=True):
-            group["lr"] = lr * SCALES[round]
-        optimizer.step()
+        for optimizer, rates in zip(optimizers, base, strict=True):
+            for group, lr in zip(optimizer.param_groups, rates, strict=True):
+                group["lr"] = lr * SCALES[round]
+            optimizer.step()
     return weights
+
+
+def parted(spec):
+    """Which numbers train which parameters: Muon leaves those that it does not name to its AdamW."""
+    if not isinstance(spec, Muon):
+        return [(spec, NAMES)]
+    return [(spec, spec.match), (spec.rest, [n for n in NAMES if n not in spec.match])]
+
+
+def plain_torch(rule, weights, names, grouped):
+    numbers = {k: v for k, v in msgspec.structs.asdict(rule).items() if k not in OURS}
+    c = [n for n in names if n.startswith("c.") or n.endswith(".bias")] if grouped else []
+    b = [n for n in names if n == "b.weight"] if grouped else []
+    shares = [([n for n in names if n not in (*b, *c)], {}), (c, {"weight_decay": 0.0, "lr": 0.02})]
+    shares.append((b, {"weight_decay": 0.3}))
+    groups: list[dict[str, Any]] = [{"params": [weights[n] for n in few], **own} for few, own in shares if few]
+    return getattr(torch.optim, type(rule).__name__)(groups, **numbers) if groups else None
+
+
+def with_groups(spec, groups):
+    if isinstance(spec, Muon):
+        spec = msgspec.structs.replace(spec, rest=msgspec.structs.replace(spec.rest, groups=groups))
+    return msgspec.structs.replace(spec, groups=groups)
 
 
 def same(left, right):
@@ -88,7 +114,7 @@ def same(left, right):
 @pytest.mark.parametrize("grouped", [False, True])
 @pytest.mark.parametrize("spec", SPECS, ids=repr)
 def test_one_optimizer_two_and_torch_give_the_same_bits(spec, grouped):
-    spec = msgspec.structs.replace(spec, groups=GROUPS if grouped else ())
+    spec = with_groups(spec, GROUPS if grouped else ())
     one = parameters()
     train([StageOptimizer(spec, one)], one)
     two = parameters()
@@ -101,7 +127,7 @@ def test_one_optimizer_two_and_torch_give_the_same_bits(spec, grouped):
 
 @pytest.mark.parametrize("spec", SPECS, ids=repr)
 def test_state_moved_to_other_optimizers_goes_on_with_the_same_bits(spec):
-    spec = msgspec.structs.replace(spec, groups=GROUPS)
+    spec = with_groups(spec, GROUPS)
     whole = train([StageOptimizer(spec, w := parameters())], w)
     start = parameters()
     first = StageOptimizer(spec, start)
@@ -123,8 +149,13 @@ def test_slots_counts_the_tensors_that_state_holds(spec):
     weights = parameters()
     optimizer = StageOptimizer(spec, weights)
     train([optimizer], weights)
-    shaped = [k for k in optimizer.state() if not k.endswith("/step")]
-    assert len(shaped) == slots(spec) * len(NAMES)
+    shaped = Counter(
+        name
+        for name, _, slot in (key.rpartition("/") for key in optimizer.state())
+        if slot not in counter_names(rule_for(spec, name))
+    )
+    assert max(shaped.values(), default=0) == slots(spec)
+    assert set(shaped.values()) == ({1, 2} if isinstance(spec, Muon) else {slots(spec)} - {0})
 
 
 def test_slots_is_that_of_the_group_that_keeps_most():
@@ -138,6 +169,19 @@ def test_state_keys_are_parameter_and_slot():
     weights["a.weight"].grad = torch.ones(4, 3)
     optimizer.step()
     assert set(optimizer.state()) == {"a.weight/step", "a.weight/exp_avg", "a.weight/exp_avg_sq"}
+
+
+def test_counters_are_one_number_each_on_the_cpu():
+    weights = parameters()
+    optimizer = StageOptimizer(NAdam(), weights)
+    train([optimizer], weights)
+    kept = optimizer.state()
+    other = StageOptimizer(NAdam(), parameters())
+    other.load(kept)
+    counters = {k: t for k, t in other.state().items() if k.endswith(("/step", "/mu_product"))}
+    assert len(counters) == 2 * len(NAMES)
+    assert all(t.shape == () and t.device.type == "cpu" for t in counters.values())
+    assert counters["a.weight/mu_product"] == kept["a.weight/mu_product"] < 1
 
 
 def test_a_stage_without_parameters_does_nothing():
@@ -160,42 +204,25 @@ def test_state_of_something_else_is_refused(state, words):
         StageOptimizer(Adam(), parameters()).load(state)
 
 
-class Model(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.embed = nn.Embedding(5, 4)
-        self.norm = nn.LayerNorm(4)
-        self.attend = nn.MultiheadAttention(4, 2)
-        self.head = nn.Linear(4, 5, bias=False)
-        self.head.weight = self.embed.weight
+def test_the_state_of_adam_is_not_that_of_nadam():
+    weights = parameters()
+    adam = StageOptimizer(Adam(), weights)
+    train([adam], weights)
+    with pytest.raises(InputError, match="NAdam keeps exp_avg, exp_avg_sq, mu_product, step; load"):
+        StageOptimizer(NAdam(), parameters()).load(adam.state())
+    wrong = {f"a.weight/{s}": torch.zeros(4, 3) for s in ("exp_avg", "exp_avg_sq", "mu_product")}
+    with pytest.raises(InputError, match=r"'a\.weight/mu_product' has shape"):
+        StageOptimizer(NAdam(), parameters()).load({**wrong, "a.weight/step": torch.tensor(1.0)})
 
 
-def test_special_patterns_become_the_names_of_a_model():
-    spec = AdamW(groups=(ParamGroup(match=(":norms", ":biases"), overrides={"weight_decay": 0}),))
+def test_muon_must_be_told_its_matrices_before_it_trains():
     with pytest.raises(ValueError, match="not resolved"):
-        group_index(spec, "norm.weight")
-    names = resolve(spec, Model()).groups[0].match
-    assert names == ("norm.weight", "norm.bias", "attend.in_proj_bias", "attend.out_proj.bias")
-
-
-def test_the_first_group_wins_and_a_tied_weight_goes_by_its_first_name():
-    first = ParamGroup(match=("head.*",), overrides={"lr": 0.1})
-    second = ParamGroup(match=("embed.*", "attend.*"), overrides={"lr": 0.2})
-    spec = resolve(SGD(lr=1, groups=(first, second)), Model())
-    assert spec.groups[0].match == ("embed.weight",)
-    assert all(name.startswith("attend.") for name in spec.groups[1].match)
-
-
-def test_a_pattern_that_fits_nothing_is_a_mistake_but_no_biases_is_not():
-    with pytest.raises(InputError, match=r"'heads\.\*' fits no parameter"):
-        resolve(SGD(lr=1, groups=(ParamGroup(match=("heads.*",), overrides={}),)), Model())
-    bare = SGD(lr=1, groups=(ParamGroup(match=(":biases",), overrides={}),))
-    assert resolve(bare, nn.Linear(2, 2, bias=False)).groups == ()
+        StageOptimizer(Muon(), parameters())
 
 
 def test_a_spec_travels_as_json():
     for spec in SPECS:
-        sent = msgspec.structs.replace(spec, groups=GROUPS)
+        sent = with_groups(spec, GROUPS)
         data = msgspec.json.encode(sent)
         assert f'"type":"{type(spec).__name__}"'.encode() in data
         assert msgspec.json.decode(data, type=Optimizer) == sent
@@ -214,8 +241,21 @@ def test_one_pattern_may_be_written_without_a_tuple():
         lambda: SGD(lr=-1),
         lambda: SGD(lr=text),
         lambda: SGD(lr=0.1, nesterov=True),
+        lambda: SGD(lr=0.1, momentum=0.9, discounted=True),
+        lambda: SGD(lr=0.1, momentum=1.0, nesterov=True, discounted=True),
         lambda: Adam(betas=(0.9, 1.0)),
         lambda: Adam(eps=float("nan")),
+        lambda: NAdam(betas=(0.9, 1.0)),
+        lambda: NAdam(momentum_decay=-1),
+        lambda: Muon(rest=text),
+        lambda: Muon(match=(":biases",)),
+        lambda: Muon(groups=(ParamGroup(match=(":norms",), overrides={}),)),
+        lambda: Muon(groups=(ParamGroup(match=("a",), overrides={"ns_steps": 3}),)),
+        lambda: Muon(adjust_lr_fn=text),
+        lambda: Muon(ns_steps=100),
+        lambda: Muon(ns_steps=text),
+        lambda: NAdam(decoupled_weight_decay=text),
+        lambda: SGD(lr=0.1, momentum=0.9, nesterov=text),
         lambda: Adam(groups=(ParamGroup(match=("a",), overrides={"momentum": 1}),)),
         lambda: Adam(groups=(ParamGroup(match=("a",), overrides={"lr": -1}),)),
         lambda: ParamGroup(match=(":weights",), overrides={}),
@@ -227,17 +267,18 @@ def test_impossible_numbers_are_refused(make):
         make()
 
 
-def test_an_update_does_not_import_the_compiler() -> None:
+@pytest.mark.parametrize("spec", ["AdamW(lr=0.1)", "NAdam()", "Muon(match=('p',))"])
+def test_an_update_does_not_import_the_compiler(spec: str) -> None:
     """It would cost a device 1.5 CPU-seconds before its first round."""
     program = (
         "import sys, torch\n"
         "from potluck.compute.stage_optimizer import StageOptimizer\n"
-        "from potluck.job.optimizers import AdamW\n"
-        "p = torch.nn.Parameter(torch.zeros(3))\n"
-        "optimizer = StageOptimizer(AdamW(lr=0.1), {'p': p})\n"
-        "p.grad = torch.ones(3)\n"
+        "from potluck.job.optimizers import AdamW, Muon, NAdam\n"
+        "p = torch.nn.Parameter(torch.zeros(3, 3))\n"
+        f"optimizer = StageOptimizer({spec}, {{'p': p}})\n"
+        "p.grad = torch.ones(3, 3)\n"
         "optimizer.step()\n"
-        "assert p[0] != 0\n"
+        "assert p[0, 0] != 0\n"
         "sys.exit('torch._dynamo' in sys.modules)\n"
     )
     assert subprocess.run([sys.executable, "-c", program], timeout=60).returncode == 0
