@@ -56,7 +56,8 @@ def test_nothing_is_loaded_where_nothing_is_named():
     [("import not_there\n", "ModuleNotFoundError: No module named 'not_there'.; correct its name, or install it"),
      ("1 / 0\n", "ZeroDivisionError: division by zero.; repair it; POTLUCK_DEBUG=1 shows where"),
      ("open('no_such_file')\n", "FileNotFoundError: .*no_such_file'.; repair it"),
-     ("raise SystemExit('two\\nlines')\n", "SystemExit: two lines.; repair it"), ("x =\n", "SyntaxError: .*; repair it")],
+     ("raise SystemExit('two\\nlines')\n", "SystemExit: two lines.; repair it"),
+     ("x =\n", "SyntaxError: .*; repair it")],
 )  # fmt: skip
 def test_what_fails_while_it_is_imported_gets_one_line_that_says_what_to_repair(folder, content, why):
     (folder / "broken.py").write_text(content)
