@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import msgspec
+import torch
 
 from potluck.advice import described
 from potluck.commands.choosing import plan_for
@@ -29,8 +30,10 @@ from potluck.plan.baselines import even_plan
 from potluck.plan.cost.memory import SpanBytes, stage_bytes
 from potluck.plan.schedule.known_schedules import schedule_for, schedule_named
 from potluck.plan.validate import read_plan, validate
+from potluck.program.layout import PlanLayout
 from potluck.settings.extensions import load_extensions
-from potluck.types import DeviceSpec, Fleet, Plan
+from potluck.tensors.tried_codecs import try_codecs
+from potluck.types import RAW, DeviceSpec, Fleet, Plan
 
 
 def choose_plan(prepared: PreparedJob, given: Plan | Path | None, fleet: Fleet) -> Plan:
@@ -53,6 +56,8 @@ def choose_plan(prepared: PreparedJob, given: Plan | Path | None, fleet: Fleet) 
             f"plan: schedule {plan.schedule!a} makes gradients {late} steps late, and the job's staleness is "
             f"{job.staleness}; give the job staleness={late}, or another schedule"
         )
+    if any(stage.codec != RAW for stage in plan.stages):
+        try_codecs(PlanLayout(prepared.built.programs, plan), torch.device("cpu"))
     return plan
 
 

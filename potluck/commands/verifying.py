@@ -26,7 +26,7 @@ from potluck.errors import InputError, PotluckError
 from potluck.job.job import Job
 from potluck.job.learning_rates import multiplier
 from potluck.model.build import as_module
-from potluck.plan.exactness import why_added_otherwise, why_changed_on_the_way
+from potluck.plan.exactness import said_exact, why_added_otherwise, why_changed_on_the_way
 from potluck.plan.routes import micro_batch_sizes
 from potluck.tensors.checkpoint import load, newest
 from potluck.types import Fleet, Plan
@@ -80,6 +80,7 @@ def verify_job(
             return Verification(1, f"every bit is the same{passed}", rounds, (), 0.0)
         if not reason:
             why = f"{len(found.unequal)} tensors differ, first {found.unequal[:1]}, where every bit should be the same"
+            why += f"; {said}: look there first" if (said := said_exact(chosen)) else ""
             return Verification(0, why, rounds, found.unequal, found.relative)
         options.progress("bits differ as expected; once more in float64")
         double = prepare_in_float64(short, fleet, reason)

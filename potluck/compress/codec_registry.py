@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import math
+
+from potluck.advice import one_line
 from potluck.compress.codec import FLOATS, Codec
 from potluck.compress.raw import Raw
 from potluck.errors import InputError
-from potluck.types import RAW
+from potluck.types import RAW, DeviceProfile
 
 _PARTS = ("name", "exact", "bytes", "seconds", "encode", "decode")
 _RAW = Raw()
@@ -41,4 +44,29 @@ def is_known(name: str) -> bool:
 
 def wire_bytes(name: str, shape: tuple[int, ...], dtype: str) -> int:
     """What a tensor weighs on the wire; what is no floating-point number travels raw."""
-    return (codec_named(name) if dtype in FLOATS else _RAW).bytes(shape, dtype)
+    return bytes_of(codec_named(name) if dtype in FLOATS else _RAW, shape, dtype)
+
+
+def bytes_of(codec: Codec, shape: tuple[int, ...], dtype: str) -> int:
+    """What a codec says that a tensor weighs on the wire."""
+    try:
+        found: object = codec.bytes(shape, dtype)
+    except Exception as error:
+        why = f"bytes failed for {shape} {dtype} ({one_line(error)}); repair it"
+        raise InputError(f"codec {codec.name!r}: {why}") from error
+    if not isinstance(found, int) or found < 0:
+        why = f"bytes gave {ascii(found)[:80]} for {shape} {dtype}; let it give a whole number"
+        raise InputError(f"codec {codec.name!r}: {why}")
+    return found
+
+
+def seconds_of(codec: Codec, device: DeviceProfile) -> float:
+    """What a codec says that a byte of a tensor costs a device, encoding or decoding."""
+    try:
+        found: object = codec.seconds(device)
+    except Exception as error:
+        raise InputError(f"codec {codec.name!r}: seconds failed ({one_line(error)}); repair it") from error
+    if not isinstance(found, float | int) or not 0 <= found < math.inf:
+        why = f"seconds gave {ascii(found)[:80]}; let it give a number of seconds, 0 or more"
+        raise InputError(f"codec {codec.name!r}: {why}")
+    return found

@@ -19,6 +19,7 @@ from potluck.program.blocks import value_bytes
 from potluck.program.layout import PlanLayout
 from potluck.program.program import ProgramPair
 from potluck.tensors.state_transfer import receive_state, send_state
+from potluck.tensors.tried_codecs import try_codecs
 from potluck.wire.link import Link
 from potluck.wire.messages import Prepare
 
@@ -61,6 +62,7 @@ def site_of(
 ) -> tuple[Site, Sums]:  # fmt: skip
     """The stage with this state in its plan, and who adds up which gradients."""
     layout = PlanLayout(programs, order.plan)
+    try_codecs(layout, device)
     index = stage_of(order.plan, me)
     mine = order.plan.stages[index]
     stage = StageRunner(

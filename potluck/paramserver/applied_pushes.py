@@ -161,3 +161,10 @@ def missing_and_repeated(entries: list[Entry]) -> tuple[int, int]:
     for worker, incarnation, sequence in made:
         newest[worker, incarnation] = max(sequence, newest.get((worker, incarnation), 0))
     return sum(newest.values()) - len(set(made)), len(made) - len(set(made))
+
+
+def refusal(push: Push, status: str) -> str:
+    """Why a push is not taken that was judged so, and what to do."""
+    if status == "early":
+        return f"push {push.sequence} of {push.worker} came before the one before it; push that one again"
+    return f"this {push.worker} was replaced by a later one, or is not known; join again"

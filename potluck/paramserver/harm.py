@@ -32,3 +32,9 @@ class Norms:
 
     def left(self, worker: str) -> None:
         self._recent.pop(worker, None)
+
+
+def misfit(worker: str, dtype: object, size: int) -> str:
+    """Why an update must not be applied that is not of so many numbers of this type."""
+    kind = str(dtype).removeprefix("torch.")
+    return f"the update of {worker} is not of {size} {kind}; it trains another model than the server"

@@ -15,9 +15,9 @@ from typing import Literal
 import msgspec
 import torch
 
-from potluck.paramserver.applied_pushes import Book, Push, Seen
+from potluck.paramserver.applied_pushes import Book, Push, Seen, refusal
 from potluck.paramserver.events import Answer, Report
-from potluck.paramserver.harm import Norms
+from potluck.paramserver.harm import Norms, misfit
 from potluck.paramserver.outer import outer_factors
 from potluck.paramserver.policy import Policy
 from potluck.paramserver.push_lines import Entered, Pushed, PushLedger
@@ -150,8 +150,12 @@ class ParameterServer:
             if status == "known":
                 return self._known(push, durable)
             if status != "apply":
-                return Reply(status, durable, reason=_refusal(push, status))
-            harm = self._norms.harm(push.worker, norm, push.steps) if fits else _misfit(push.worker, self.flat)
+                return Reply(status, durable, reason=refusal(push, status))
+            harm = (
+                self._norms.harm(push.worker, norm, push.steps)
+                if fits
+                else misfit(push.worker, self.flat.dtype, self.flat.size)
+            )
             loss = push.loss if push.loss is not None else math.nan
             stale = self._book.staleness(push)
             report = Report(push.worker, push.steps, push.samples, loss, stale, overhead_s)
@@ -173,6 +177,13 @@ class ParameterServer:
             self._paced.pop(worker, None)
             answer = self._policy.left(worker, now_s)
             return self._reply("heard", 0, answer, answer.reason)
+
+    @property
+    def stuck(self) -> int:
+        """How many are here, if all of them wait to be let go: none is left whose push could change that."""
+        with self._lock:
+            here = len(self._policy.workers)
+            return here if len(self._policy.waiting) == here else 0
 
     def silent(self, now_s: float, least_s: float) -> dict[str, float]:
         """Who should have pushed long ago, and for how many seconds it has not: ten times as long as it was given, and
@@ -283,14 +294,3 @@ class ParameterServer:
         found = {worker: msgspec.structs.replace(pace, number=self._decisions) for worker, pace in paces.items()}
         self._paced |= found
         return found
-
-
-def _refusal(push: Push, status: str) -> str:
-    if status == "early":
-        return f"push {push.sequence} of {push.worker} came before the one before it; push that one again"
-    return f"this {push.worker} was replaced by a later one, or is not known; join again"
-
-
-def _misfit(worker: str, flat: Flat) -> str:
-    kind = str(flat.dtype).removeprefix("torch.")
-    return f"the update of {worker} is not of {flat.size} {kind}; it trains another model than the server"

@@ -8,7 +8,7 @@ from collections.abc import Collection, Hashable, Mapping
 from potluck.compress.codec_registry import codec_named
 from potluck.plan.schedule.known_schedules import schedule_named
 from potluck.plan.schedule.schedules import order_of
-from potluck.types import ModelFacts, Plan
+from potluck.types import RAW, ModelFacts, Plan
 
 
 def why_not_uncut(plan: Plan, facts: ModelFacts) -> str:
@@ -21,6 +21,12 @@ def why_changed_on_the_way(plan: Plan) -> str:
     rounded = [(i, s.codec) for i, s in enumerate(plan.stages[:-1]) if not codec_named(s.codec).exact]
     parts = [f"what leaves stage {i}, and the gradients that come back, are rounded by codec {c!r}" for i, c in rounded]
     return " and ".join(parts)
+
+
+def said_exact(plan: Plan) -> str:
+    """Which codecs of a plan are in use and say that they change nothing; "": none but `raw`."""
+    named = dict.fromkeys(s.codec for s in plan.stages[:-1] if s.codec != RAW and codec_named(s.codec).exact)
+    return " and ".join(f"codec {name!r} says that it is exact" for name in named)
 
 
 def why_added_otherwise(plan: Plan, facts: ModelFacts) -> str:

@@ -12,9 +12,9 @@ import msgspec
 from potluck.compress.codec_registry import is_known, unknown_codec
 from potluck.errors import PlanError
 from potluck.plan.cost.memory import MemoryUse, peak_bytes
+from potluck.plan.schedule.asked_schedule import check_schedule
 from potluck.plan.schedule.holders import stage_of
 from potluck.plan.schedule.known_schedules import schedule_named
-from potluck.plan.schedule.visits import visits
 from potluck.types import Block, Fleet, Member, ModelFacts, Plan, Stage
 
 MAX_FILE_BYTES = 1 << 20
@@ -86,7 +86,7 @@ def validate(
         if not is_known(stage.codec):
             raise _wrong(f"stages[{index}].codec", f"{ascii(stage.codec)[:80]} is {unknown_codec()}")
         _check_sharing(stage, facts.blocks[slice(*stage.blocks)], f"stages[{index}]", batchnorm)
-    _check_schedule(plan)
+    check_schedule(plan)
     _check_memory(plan, fleet, peak_bytes(plan, facts, snapshot=snapshot))
 
 
@@ -179,14 +179,6 @@ def _check_sharing(stage: Stage, blocks: Sequence[Block], field: str, batchnorm:
         if block.coupled and stage.sharing == "samples" and batchnorm == "refuse":
             why = "lets one sample's result depend on the others of its micro-batch"
             raise _wrong(f"{field}.sharing", f'{name} {why}; share by turns, or allow it with batchnorm="local"')
-
-
-def _check_schedule(plan: Plan) -> None:
-    schedule, depths = schedule_named(plan.schedule), tuple(plan.depth(i) for i in range(len(plan.stages)))
-    for index in range(len(depths)):
-        if wrong := schedule.wrong_depth(depths, index, plan.micro_batches):
-            raise _wrong(f"stages[{index}].depth", wrong)
-    visits(schedule, depths, plan.micro_batches)  # which refuses what deadlocks
 
 
 def _check_memory(plan: Plan, fleet: Fleet, uses: dict[str, MemoryUse]) -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
+from potluck.compress.codec import Codec
 from potluck.compress.codec_registry import codec_named
 from potluck.plan.cost.edges import handed, message_bytes
 from potluck.plan.schedule.holders import stage_of
@@ -52,6 +55,11 @@ class PlanLayout:
     def awaits_gradients(self, stage: int) -> bool:
         """Whether an earlier stage waits for gradients of this one."""
         return any(later == stage for _, later in self.gradients)
+
+    def coded(self) -> Iterator[tuple[Codec, Crossing]]:
+        """What crosses the cuts in training, with the codec of the cut. Gradients are like their values."""
+        for (earlier, _), crossed in self._crossed["train"][0].items():
+            yield from ((self.codecs[earlier], crossing) for crossing in crossed)
 
     def window_bytes(self) -> int:
         """Bytes that may wait on a link between two devices of this plan without one blocking the other for ever."""

@@ -15,11 +15,14 @@ from collections.abc import Callable, Mapping
 from importlib.metadata import entry_points
 from pathlib import Path
 
-from potluck.advice import one_line
+from potluck.advice import mending, one_line
 from potluck.errors import InputError, PotluckError
 
 VARIABLE = "POTLUCK_EXTENSIONS"  # names of modules and paths of .py files, separated by commas
 GROUP = "potluck.extensions"  # of entry points of installed packages
+
+_NOT_THERE = "give modules or .py files, separated by commas"
+_REPAIR = "repair it; POTLUCK_DEBUG=1 shows where"
 
 
 def load_extensions(environment: Mapping[str, str] = os.environ) -> None:
@@ -29,7 +32,7 @@ def load_extensions(environment: Mapping[str, str] = os.environ) -> None:
         _tried(entry.load, f"extension {entry.name!r}{of}", "repair or uninstall that package")
     for named in environment.get(VARIABLE, "").split(","):
         if name := named.strip():
-            _tried(_importer(name), f"{VARIABLE}: {name!r}", "give modules or .py files, separated by commas")
+            _tried(_importer(name), f"{VARIABLE}: {name!r}", _REPAIR, name)
 
 
 def _importer(name: str) -> Callable[[], object]:
@@ -38,14 +41,24 @@ def _importer(name: str) -> Callable[[], object]:
     return lambda: importlib.import_module(name)
 
 
-def _tried(load: Callable[[], object], what: str, fix: str) -> None:
+def _tried(load: Callable[[], object], what: str, fix: str, named: str = "") -> None:
     try:
         load()
     except PotluckError as error:  # what it registers is refused, and why says what to do
         raise InputError(f"{what}: {error}") from error
     except (Exception, SystemExit) as error:  # an extension may fail in any way
         why = one_line(error)
-        raise InputError(f"{what} cannot be imported ({why}); {fix}") from error
+        raise InputError(f"{what} cannot be imported ({why}); {(named and _mending(error, named)) or fix}") from error
+
+
+def _mending(error: BaseException, named: str) -> str:
+    """What to do where something is not there: the extension itself, or a module that it imports; "" else."""
+    if isinstance(error, FileNotFoundError) and named.endswith(".py") and not Path(named).expanduser().exists():
+        return _NOT_THERE
+    if not isinstance(error, ModuleNotFoundError):
+        return ""
+    itself = error.name is not None and f"{named}.".startswith(f"{error.name}.")
+    return _NOT_THERE if itself else mending(str(error), "")
 
 
 def _from_file(file: Path) -> None:

@@ -10,6 +10,7 @@ import torch
 
 from potluck.advice import described, one_line
 from potluck.compress.codec import FLOATS, Codec
+from potluck.compress.codec_registry import bytes_of
 from potluck.errors import CodecError, LinkError
 from potluck.tensors.parcels import pack, unpack
 from potluck.types import RAW
@@ -39,7 +40,7 @@ def _encoded(tensor: torch.Tensor | None, codec: Codec) -> Sequence[torch.Tensor
         return [tensor]
     parts = _made(codec, tensor.detach())
     shape, dtype = tuple(tensor.shape), str(tensor.dtype).removeprefix("torch.")
-    size, most = sum(part.nbytes for part in parts), codec.bytes(shape, dtype)
+    size, most = sum(part.nbytes for part in parts), bytes_of(codec, shape, dtype)
     if size > most:
         why = f"made {size} bytes of a {shape} {dtype} tensor, where its bytes says {most}; correct its bytes"
         raise CodecError(f"codec {codec.name!r} {why}")
@@ -53,7 +54,10 @@ def _made(codec: Codec, tensor: torch.Tensor) -> Sequence[torch.Tensor]:
     except Exception as error:
         raise CodecError(f"codec {codec.name!r} cannot encode a tensor ({one_line(error)}); repair it") from error
     if not isinstance(parts, list | tuple) or not all(isinstance(part, torch.Tensor) for part in parts):
-        raise CodecError(f"codec {codec.name!r} made {described(parts)} of a tensor; let encode give a list of tensors")
+        made = described(parts)
+        if isinstance(parts, list | tuple):
+            made += f" with {described(next(part for part in parts if not isinstance(part, torch.Tensor)))}"
+        raise CodecError(f"codec {codec.name!r} made {made} of a tensor; let encode give a list of tensors")
     if not 0 < len(parts) <= _MOST_PARTS:
         raise CodecError(f"codec {codec.name!r} made {len(parts)} parts of a tensor; make it 1 to {_MOST_PARTS}")
     return parts

@@ -12,6 +12,17 @@ from potluck.settings.extensions import VARIABLE
 from tests.process.sync_site import PATIENT_S, Site, site
 
 FILE = Path(__file__).with_name("every_so_often.py")
+POLICY = """
+from potluck.paramserver.policy import Policy
+from potluck.paramserver.policy_choice import register
+from potluck.paramserver.policy_values import plain
+from potluck.types import Pace
+
+class Theirs(Policy):
+    {}
+
+register("theirs", plain(Theirs))
+"""
 DEVICES = ("--local", "a=1,b=0.5", "--data", "digits={device}.npz")
 
 
@@ -57,3 +68,24 @@ def test_a_wrong_value_or_a_policy_that_was_not_loaded_is_named_before_anything_
         assert trained(it, sync) == 2
         assert f"--sync '{sync}': {why}" in it.log
         assert not it.pushes
+
+
+@pytest.mark.parametrize(
+    ("answers", "code", "why"),
+    [
+        ("def may_go(self, worker): return False", 2, "all 2 devices wait (may_go) and nobody is left to wait for"),
+        ("def pace(self, worker, now_s): return Pace('seldom', steps=10**9)", 0, ""),
+        ("def pace(self, worker, now_s): return Pace('seldom', seconds=1e9)", 0, ""),
+    ],
+)
+def test_a_run_ends_though_its_policy_would_wait_for_ever(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answers: str, code: int, why: str
+) -> None:
+    (tmp_path / "theirs.py").write_text(POLICY.format(answers))
+    monkeypatch.setenv(VARIABLE, "theirs.py")
+    with site(tmp_path, epochs=2) as it:
+        assert trained(it, "theirs") == code, it.log
+        assert why in it.log
+        assert it.pushes
+        seldom = [r.reason for r in read(it.run / RECORDS) if isinstance(r, PushRecord)]
+        assert code or any("seldom; but after" in reason for reason in seldom)

@@ -45,6 +45,11 @@ class SyncTally:
         return self.samples // self._job.batch_size
 
     @property
+    def batches_left(self) -> int:
+        """Batches until enough samples are trained."""
+        return -(-max(0, self.total - self.samples) // self._job.batch_size)
+
+    @property
     def rounds_an_epoch(self) -> int:
         """Batches of all samples together."""
         return max(1, self.epoch_samples // self._job.batch_size)

@@ -24,14 +24,9 @@ from potluck.coordinator.training import TrainResult
 from potluck.datasets.class_names import ClassNames
 from potluck.errors import DeviceError, DeviceLost, InputError, Overdue, PotluckError
 from potluck.job.learning_rates import multiplier
-from potluck.metrics.records import (
-    RECORDS,
-    PaceRecord,
-    Record,
-    SyncAdopted,
-    read,
-)
+from potluck.metrics.records import RECORDS, PaceRecord, Record, SyncAdopted, read
 from potluck.paramserver.applied_pushes import missing_and_repeated
+from potluck.paramserver.asked_policy import all_wait
 from potluck.paramserver.messages import PushWords
 from potluck.paramserver.policy_choice import Choice
 from potluck.paramserver.server import ParameterServer, Reply
@@ -96,7 +91,7 @@ class SyncRun:
         roster = self._live.roster
         loaded = self._load_all(tuple(roster.specs))
         slowest_s = max(one.step_s for one in loaded.values())
-        policy = self._choice.policy(slowest_s)
+        policy = self._choice.policy(slowest_s, lambda: self._tally.batches_left)
         here = {device: one.samples for device, one in loaded.items()}
         owned = self._begun.samples if self._begun is not None else here  # who is away may come back
         self._tally.epoch_samples = self._job.sample_count or sum(owned.values())
@@ -260,6 +255,8 @@ class SyncRun:
                 self._drop(device, why)
         for device in self._serving.overdue() if self._serving is not None else ():
             self._drop(device, f"its link did not open in {self._options.timeout_s:.0f} s")
+        if self._server is not None and (devices := self._server.stuck):
+            raise all_wait(self._choice.name, devices)
         self._look_for_silence()
 
     def _look_for_silence(self) -> None:

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from potluck.compress.codec_registry import codec_named
+from potluck.compress.codec_registry import codec_named, seconds_of
 from potluck.plan.cost.edges import Edges
 from potluck.plan.cost.memory import SpanBytes, stage_bytes
 from potluck.plan.cost.shares import allocate
@@ -251,7 +251,7 @@ class Stations:
             b += rows * (in_back + out_back) / copy
         if codecs != _PLAIN:
             for cut, codec in zip(blocks, codecs, strict=True):
-                each_s = codec_named(codec).seconds(member.profile)
+                each_s = seconds_of(codec_named(codec), member.profile)
                 f += rows * self.cuts[cut][0] * each_s
                 b += rows * self.cuts[cut][1] * each_s
         return f, b + again

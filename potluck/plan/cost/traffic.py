@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from potluck.compress.codec_registry import codec_named
+from potluck.compress.codec_registry import codec_named, seconds_of
 from potluck.plan.cost.buckets import Bucket, buckets
 from potluck.plan.cost.edges import Edges
 from potluck.plan.cost.summing import parts_of
@@ -91,7 +91,7 @@ class Messages:
         return sum(
             profile.message_s
             + (p.size_bytes / rate if rate else 0.0)
-            + (p.plain_bytes * codec_named(p.codec).seconds(profile) if p.codec != RAW else 0.0)
+            + (p.plain_bytes * seconds_of(codec_named(p.codec), profile) if p.codec != RAW else 0.0)
             for p in parcels
         )
 

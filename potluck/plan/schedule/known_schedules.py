@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from potluck.advice import described
 from potluck.errors import InputError, PlanError
 from potluck.plan.schedule.one_f_one_b import OneForwardOneBackward
 from potluck.plan.schedule.schedules import Schedule
@@ -12,6 +13,15 @@ _KNOWN: dict[str, Schedule] = {}
 
 def register(schedule: Schedule) -> None:
     """Plans may name it from now on."""
+    if isinstance(schedule, type):
+        of = ascii(getattr(schedule, "name", schedule.__name__))
+        raise InputError(f"schedule {of}: the class itself is given; register one of it: {schedule.__name__}()")
+    if not isinstance(schedule, Schedule):
+        of = ascii(getattr(schedule, "name", type(schedule).__name__))
+        fix = "make its class one: class NAME(Schedule), of potluck.plan.schedule.schedules"
+        raise InputError(f"schedule {of}: it is {described(schedule)}, which is no Schedule; {fix}")
+    if not isinstance(getattr(schedule, "name", None), str):
+        raise InputError(f"schedule {type(schedule).__name__!a}: it has no name; see docs/extending.md")
     if _KNOWN.get(schedule.name, schedule) is not schedule:
         raise InputError(f"schedule {schedule.name!a}: there is one already; give yours another name")
     _KNOWN[schedule.name] = schedule

@@ -55,6 +55,15 @@ def test_only_what_was_applied_is_trained_and_rounds_and_epochs_follow_from_it()
     assert (run.pushed("a", 1.0).epoch, run.tally.rounds_an_epoch) == (1, 3)
 
 
+def test_what_is_left_is_counted_in_batches_that_are_begun() -> None:
+    run = Run()
+    assert run.tally.batches_left == 9  # of 4 samples
+    run.tally.samples = 35
+    assert run.tally.batches_left == 1
+    run.tally.samples = 40  # the last push may be of more than was left
+    assert run.tally.batches_left == 0
+
+
 def test_a_record_says_what_the_worker_found_and_why_it_pushes_when_it_does() -> None:
     pace = Pace(reason="every step", steps=1)
     record = Run().pushed("a", 1.0, Reply("applied", paces={"a": pace}, reason="applied at once"))

@@ -38,6 +38,26 @@ def test_a_policy_of_somebody_else_is_named_as_ours_are(monkeypatch: pytest.Monk
             register(taken, plain(Policy))
 
 
+@pytest.mark.parametrize(
+    ("given", "what"),
+    [(Lockstep, "the class Lockstep"), (Lockstep(3), "a Lockstep"), (None, "None")],
+)
+def test_what_reads_no_value_is_refused_when_it_is_registered(given: object, what: str) -> None:
+    fix = r"wrap it: counted\(...\), timed\(...\) or plain\(...\), of potluck.paramserver.policy_values"
+    with pytest.raises(InputError, match=f"^push policy 'theirs': {what} is given; {fix}$"):
+        register("theirs", given)  # type: ignore[arg-type]
+
+
+def test_a_function_that_makes_a_policy_at_once_is_to_be_wrapped(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(policy_choice, "_FACTORIES", dict(policy_choice._FACTORIES))
+    register("none", lambda: Lockstep(3))  # type: ignore[arg-type, misc]
+    register("one", lambda value: Lockstep(3))  # type: ignore[arg-type, return-value]
+    with pytest.raises(InputError, match=r"^--sync 'none': its factory failed \(TypeError: .*\); wrap it: counted\("):
+        choose("none")
+    with pytest.raises(InputError, match=r"^--sync 'one': its factory gave a Lockstep; wrap it: counted\("):
+        choose("one")
+
+
 def test_values_reach_the_policy_and_the_rest_follows_from_the_slowest_step() -> None:
     local, ssp, adsp = choose("local:16").policy(0.1), choose("ssp:0").policy(0.1), choose("adsp:30s").policy(0.1)
     assert isinstance(local, Lockstep)

@@ -86,6 +86,30 @@ def test_pushes_add_up_to_their_mean_and_a_pull_is_of_one_version(tmp_path: Path
     assert torch.equal(server.weights.vector, ones(3.0))
 
 
+class Stubborn(Policy):
+    """Lets nobody go."""
+
+    waits = True
+
+    def may_go(self, worker: str) -> bool:
+        return False
+
+
+def test_it_is_stuck_when_all_wait_and_none_is_left_to_wait_for(tmp_path: Path) -> None:
+    server = Disk(tmp_path).server(Stubborn())
+    assert server.stuck == 0  # with nobody here
+    a, _ = server.enter("a", 10, 0.0), server.enter("b", 10, 0.0)
+    server.push(a_push(a, "a", 1), torch.zeros(11), 0.0, 1.0)
+    assert server.stuck == 0  # b may change that
+    server.leave("b", 2.0)
+    assert server.stuck == 1
+    c = server.enter("c", 10, 3.0)
+    assert server.stuck == 0
+    server.push(a_push(c, "c", 1), torch.zeros(11), 0.0, 4.0)
+    assert server.stuck == 2
+    server.close()
+
+
 def test_in_lock_step_all_are_let_go_with_the_same_weights(tmp_path: Path) -> None:
     server = Disk(tmp_path).server(Bsp())
     first, second = (server.enter(w, 100, 0.0) for w in "ab")

@@ -14,7 +14,7 @@ from potluck.plan.cost.round_time import CostModel
 from potluck.plan.cost.tables import Tables
 from potluck.plan.cost.traffic import Messages
 from potluck.plan.events.event_simulation import simulate
-from potluck.plan.exactness import why_changed_on_the_way, why_not_alike, why_not_uncut
+from potluck.plan.exactness import said_exact, why_changed_on_the_way, why_not_alike, why_not_uncut
 from potluck.types import Crossing, DeviceProfile, DeviceSpec, ModelFacts, Plan, Profile, Stage
 from tests.extending.half_precision import Half
 from tests.unit.plan.instances import a_model, a_profile
@@ -111,3 +111,9 @@ def test_a_codec_that_rounds_makes_other_bits_but_not_behind_the_last_stage() ->
     machines = dict.fromkeys(("d0", "d1", "d2"), "a laptop")
     assert why_not_alike({rounds}, FACTS, machines) == ""
     assert "codec 'half'" in why_not_alike({rounds, planned("raw", "raw", "raw")}, FACTS, machines)
+
+
+def test_who_says_that_nothing_is_changed_is_named_where_bits_differ() -> None:
+    assert said_exact(planned("slow", "half", "raw")) == "codec 'slow' says that it is exact"
+    assert said_exact(planned("slow", "slow", "raw")) == "codec 'slow' says that it is exact"
+    assert said_exact(planned("raw", "half", "slow")) == ""  # nothing leaves the last stage

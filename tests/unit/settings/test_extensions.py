@@ -53,16 +53,27 @@ def test_nothing_is_loaded_where_nothing_is_named():
 
 @pytest.mark.parametrize(
     ("content", "why"),
-    [("import not_there\n", "ModuleNotFoundError: No module named 'not_there'"), ("1 / 0\n", "ZeroDivisionError"),
-     ("raise SystemExit('two\\nlines')\n", "SystemExit: two lines"), ("x =\n", "SyntaxError")],
+    [("import not_there\n", "ModuleNotFoundError: No module named 'not_there'.; correct its name, or install it"),
+     ("1 / 0\n", "ZeroDivisionError: division by zero.; repair it; POTLUCK_DEBUG=1 shows where"),
+     ("open('no_such_file')\n", "FileNotFoundError: .*no_such_file'.; repair it"),
+     ("raise SystemExit('two\\nlines')\n", "SystemExit: two lines.; repair it"),
+     ("x =\n", "SyntaxError: .*; repair it")],
 )  # fmt: skip
-def test_what_cannot_be_imported_gets_one_line(folder, content, why):
+def test_what_fails_while_it_is_imported_gets_one_line_that_says_what_to_repair(folder, content, why):
     (folder / "broken.py").write_text(content)
     for name in ("broken", f"{folder}/broken.py"):
         for _ in range(2):  # the second time it is still broken
-            with pytest.raises(InputError, match=f"^{VARIABLE}: '.*broken.*' cannot be imported .*{why}.*; give") as it:
+            with pytest.raises(InputError, match=f"^{VARIABLE}: '.*broken.*' cannot be imported .{why}") as it:
                 load_extensions({VARIABLE: name})
             assert "\n" not in str(it.value)
+
+
+@pytest.mark.parametrize("name", ["nowhere", "nowhere.at_all", "settings_of.nowhere", "nowhere.py"])
+def test_what_is_not_there_is_to_be_named_rightly(folder, name):
+    (folder / "settings_of").mkdir()
+    why = "cannot be imported .*; give modules or .py files, separated by commas$"
+    with pytest.raises(InputError, match=f"^{VARIABLE}: '{name}' {why}"):
+        load_extensions({VARIABLE: name})
 
 
 def test_what_an_extension_registers_wrongly_is_said_as_it_is(folder):

@@ -98,7 +98,7 @@ class Faulty(Raw):
     [
         (Faulty(encode=lambda tensor: 1 / 0), r"cannot encode a tensor \(ZeroDivisionError: .*\); repair it"),
         (Faulty(encode=lambda tensor: tensor), "made a Tensor of a tensor; let encode give a list of tensors"),
-        (Faulty(encode=lambda tensor: [1]), "made a list of a tensor; let encode give a list of tensors"),
+        (Faulty(encode=lambda tensor: [1]), "made a list with an int of a tensor; let encode give a list of tensors"),
         (Faulty(item_bytes=2), r"made 24 bytes of a \(2, 3\) float32 tensor, where its bytes says 12; correct .*"),
         (Faulty(decode=lambda parts: 1 / 0), r"cannot decode a message \(ZeroDivisionError: .*\); repair it, .*"),
         (Faulty(decode=lambda parts: None), "decoded a message to None; let decode give a tensor"),
