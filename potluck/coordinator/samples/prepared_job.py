@@ -11,6 +11,7 @@ from potluck.compute.execution.executions import execution_named
 from potluck.coordinator.samples.check_fit import check_fit
 from potluck.coordinator.samples.loading import first_samples
 from potluck.job.job import Job
+from potluck.job.late_gradients import late_gradients_advice
 from potluck.job.optimizer_state import slots
 from potluck.job.optimizers import Optimizer
 from potluck.job.parameter_groups import resolve
@@ -46,5 +47,7 @@ def prepare_job(job: Job, note: Callable[[str], None] = lambda text: None) -> Pr
         note(f"evaluation leaves out what is no tensor: {', '.join(built.outputs.left_out)}")
     built = replace(built, programs=built.programs.with_kernels(job.kernels))
     optimizer = resolve(job.optimizer, module)
+    if advice := late_gradients_advice(optimizer, job.staleness):
+        note(advice)
     digest = tensor_digest({**first.feeds, "weights": first.weights})
     return PreparedJob(job, built, facts_of(built.programs, slots(optimizer)), optimizer, digest)
