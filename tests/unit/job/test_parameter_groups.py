@@ -52,6 +52,8 @@ def test_muon_leaves_the_rest_to_adamw_and_each_has_groups_of_its_own():
     assert spec.match == ("one.weight", "two.weight")
     assert spec.groups[0].match == ("one.weight",)
     assert spec.rest.groups[0].match[:3] == ("norm.weight", "conv.bias", "norm.bias")
+    own = resolve(Muon(rest=AdamW(groups=(ParamGroup(match=("one.*",), overrides={}),))), Sorted())
+    assert own.rest.groups[0].match == ("one.bias",)
     chosen = resolve(Muon(match=("o*",), rest=AdamW(groups=(ParamGroup(match=("two.*",), overrides={}),))), Sorted())
     assert chosen.match == ("one.weight", "out.weight")
     assert chosen.rest.groups[0].match == ("two.weight", "two.bias")
