@@ -52,6 +52,7 @@ def segment(
     if not follows:
         walk.listed += [Action("verdict", WHOLE_ROUND, ago) for ago in reversed(range(min(before.unsettled, 1) + 1))]
         return tuple(walk.listed), UnderWay()
+    walk.make_room()  # which the next forward needs anyway: nobody waits for the next round's beginning before that
     flying = tuple(msgspec.structs.replace(one, ago=one.ago + 1) for one in walk.flying)
     owing = tuple(msgspec.structs.replace(one, ago=one.ago + 1) for one in walk.owing)
     return tuple(walk.listed), UnderWay(flying, owing, min(before.unsettled, 1) + 1)
@@ -68,11 +69,15 @@ class _Segment:
 
     def forward(self, one: _Flying) -> None:
         """Runs one more forward, after as many backwards as make room for it."""
-        while len(self.flying) >= self._depth:
-            self._backward()
+        self.make_room()
         if one.mine:
             self.listed += step("forward", one.micro_batch, first=self._first, last=self._last)
         self.flying.append(one)
+
+    def make_room(self) -> None:
+        """Runs as much backward as a forward needs."""
+        while len(self.flying) >= self._depth:
+            self._backward()
 
     def end_rounds(self, ago: int) -> None:
         """Runs everything backward that is of a round so long ago, or longer."""

@@ -175,8 +175,16 @@ def test_the_next_rounds_forwards_fill_the_end_of_a_round() -> None:
     second, _ = segment(plan, plan.devices[0], 3, under_way, follows=True)
     work = [(a.kind, a.ago, a.micro_batch) for a in (*first, *second) if a.kind in ("forward", "backward", "ready")]
     assert work == [
-        ("forward", 0, 0), ("forward", 0, 1), ("backward", 0, 0), ("forward", 0, 2),
-        ("backward", 1, 1), ("forward", 0, 0), ("backward", 1, 2), ("ready", 1, WHOLE_ROUND), ("forward", 0, 1),
-        ("backward", 0, 0), ("forward", 0, 2),
+        ("forward", 0, 0), ("forward", 0, 1), ("backward", 0, 0), ("forward", 0, 2), ("backward", 0, 1),
+        ("forward", 0, 0), ("backward", 1, 2), ("ready", 1, WHOLE_ROUND), ("forward", 0, 1),
+        ("backward", 0, 0), ("forward", 0, 2), ("backward", 0, 1),
     ]  # fmt: skip
     assert Action("verdict", WHOLE_ROUND, 2) not in second
+
+
+def test_nothing_waits_for_the_next_round_but_what_needs_it() -> None:
+    """A last stage has room for one micro-batch only: it ends its round before it looks for another."""
+    plan = replace(chain(2, micro_batches=3), schedule=Steady.name)
+    some, under_way = segment(plan, plan.devices[-1], 3, UnderWay(), follows=True)
+    assert [a.kind for a in some[-2:]] == ["reduce", "ready"]
+    assert under_way.flying == ()
