@@ -314,4 +314,6 @@ class StageRunner:
     def state(self) -> StageState:
         """The tensors of the stage as they are now."""
         newest = {n: t.detach() for n, t in self.parameters.items()}
-        return StageState(newest, dict(self.buffers), {**self.optimizer.state(), **self.versions.kept()})
+        used = set(self.piece.parameters)  # of one that nothing uses, no version differs from another
+        kept = {key: t for key, t in self.versions.kept().items() if key.rpartition("/")[0] in used}
+        return StageState(newest, dict(self.buffers), {**self.optimizer.state(), **kept})
