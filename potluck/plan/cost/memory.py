@@ -79,8 +79,8 @@ def peak_bytes(
     - snapshots, if wanted: the device's own (weights, buffers and optimizer state of the blocks of its stage), and
       the copy that it keeps for another device, taken to be of the largest other stage.
     """
-    states = [state_bytes(facts, stage.blocks) for stage in plan.stages]
     schedule = schedule_named(plan.schedule)
+    states = [state_bytes(facts, stage.blocks, schedule.staleness) for stage in plan.stages]
     uses = {}
     for index, stage in enumerate(plan.stages):
         kept = states[index] + max((s for i, s in enumerate(states) if i != index), default=0)
@@ -125,8 +125,9 @@ def stage_bytes(
     """Memory of a device that holds a run of blocks, for micro-batches of `rows` rows, term by term:
 
     - weights: of the blocks, and tied ones; of those that train, every version.
-    - gradients: as large as the trainable weights; while they are summed in *reduce*, what arrives lies beside them: in
-      a group what the others give it to add up (`adds` is its part), then their sums; else only tied weights.
+    - gradients: as large as the trainable weights, for every version of them; while they are summed in *reduce*, what
+      arrives lies beside them: in a group what the others give it to add up (`adds` is its part), then their sums; else
+      only tied weights.
     - optimizer: `optimizer_slots` tensors for each trainable weight. Whoever uses a tied weight applies the same
       update to its copy, so it has the slots too.
     - activations: what the backward pass needs, for each row of each micro-batch in flight: as measured on the device
@@ -150,7 +151,8 @@ def stage_bytes(
         working = device.working_bytes(span.blocks, rows)
         owed = int(device.late_kept(rows)[stop] - device.late_kept(rows)[start])
     crossing = rows * span.crossing
-    gradients = span.trainable + summed_bytes(span.trainable, span.tied, members, adds)
+    # Each version is that of an open round, whose gradients add up beside those of the others.
+    gradients = versions * span.trainable + summed_bytes(span.trainable, span.tied, members, adds)
     activations = late * owed + (crossing * in_flight + kept if recompute else kept * in_flight)
     resident = 1.0 if device is None else device.resident(span.blocks)
     copied = min(span.weights + span.optimizer_slots * span.trainable, DEFAULT_WINDOW_BYTES)
@@ -174,10 +176,11 @@ def summed_bytes(trainable: int, tied: int, members: int, adds: float | None = N
     return int(trainable * max((members - 1) * part, 1 - part)) if members > 1 else tied
 
 
-def state_bytes(facts: ModelFacts, blocks: tuple[int, int]) -> int:
-    """Size of a snapshot of these blocks: what they own, with its optimizer state."""
-    held = facts.blocks[slice(*blocks)]
-    return sum(b.weight_bytes + b.buffer_bytes + facts.optimizer_slots * b.trainable_bytes for b in held)
+def state_bytes(facts: ModelFacts, blocks: tuple[int, int], staleness: int = 0) -> int:
+    """Size of a snapshot of these blocks: what they own, with its optimizer state, and with weights from before the
+    last step where gradients are late."""
+    held, slots = facts.blocks[slice(*blocks)], facts.optimizer_slots + staleness
+    return sum(b.weight_bytes + b.buffer_bytes + slots * b.trainable_bytes for b in held)
 
 
 def _most_rows(plan: Plan, stage: Stage, share: int) -> int:

@@ -313,7 +313,7 @@ class Stations:
                 kept=int(takes * (one.activations - bare.activations)),
                 waiting=int(takes * one.communication),
                 floor=int(takes * (fixed + bare.sending)) + bare.code,
-                version=int(takes * span.trainable),
+                version=int(takes * 2 * span.trainable),  # with the gradients of its round
             )
         return found
 

@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
+from potluck.plan.baselines import PLANNERS
+from potluck.plan.cost.memory import peak_bytes
 from potluck.plan.cost.recurrence import Pipeline, StationWork, Wire
 from potluck.plan.cost.round_time import CostModel
 from potluck.plan.cost.steady_rounds import steady_s
@@ -98,3 +100,33 @@ def test_a_steady_plan_has_two_open_rounds_and_two_versions() -> None:
     assert window(chain(2)) == 1
     assert schedule_named("steady").versions(3) == 2
     assert not schedule_named("steady").flushes
+
+
+def test_two_open_rounds_hold_weights_gradients_and_a_larger_copy() -> None:
+    facts = a_model(0, 8)
+    plan = PLANNERS["1f1b"](facts, a_profile(0, facts, [1.0, 1.0]), ROWS, 4)
+    now, late = (peak_bytes(replace(plan, schedule=s), facts, snapshot=True) for s in ("1f1b", "steady"))
+    for stage in plan.stages:
+        device = stage.group[0].device
+        trainable = sum(b.trainable_bytes for b in facts.blocks[slice(*stage.blocks)])
+        assert trainable > 0
+        assert late[device].weights - now[device].weights == trainable
+        assert late[device].gradients - now[device].gradients == trainable
+    whole = sum(b.trainable_bytes for b in facts.blocks)
+    assert {d: late[d].snapshots - now[d].snapshots for d in late} == dict.fromkeys(late, whole)
+
+
+def test_the_search_counts_no_less_for_a_second_version_as_the_plan_says() -> None:
+    facts = a_model(0, 8)
+    profile = a_profile(0, facts, [1.0, 1.0])
+    needs, totals = list[list[int]](), list[list[int]]()
+    for schedule in ("1f1b", "steady"):
+        cost = CostModel(facts, profile, ROWS, 4, schedule=schedule)
+        plan = replace(PLANNERS["1f1b"](facts, profile, ROWS, 4), schedule=schedule)
+        line = cost.of_plan(plan)
+        needs.append([cost.stations.need_bytes(s, 0, s.stage.depth or 0, 2) for s in line])
+        uses = peak_bytes(plan, facts, tables=cost.tables)
+        totals.append([uses[s.stage.group[0].device].total for s in line])
+    for (now, late), (now_total, late_total) in zip(zip(*needs, strict=True), zip(*totals, strict=True), strict=True):
+        # The plan knows besides that a checkpoint on its way needs no room that gradients leave free.
+        assert late - now >= late_total - now_total > 0

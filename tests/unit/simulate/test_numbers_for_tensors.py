@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from potluck.simulate.numbers_for_tensors import start_number, trained
+from potluck.simulate.simulated_run import SimulatedRun
 from potluck.simulate.surroundings import Surroundings
 
 
@@ -21,5 +22,8 @@ def test_weights_from_before_the_last_step_show_only_where_gradients_are_late() 
     assert trained((weights, optimizer, before), 1)[2] == weights
 
 
-def test_a_device_knows_its_world_by_a_protocol() -> None:
-    assert {"world", "devices", "expected", "model"} <= set(dir(Surroundings))
+def test_the_simulated_world_has_all_that_a_device_asks_of_it() -> None:
+    run = SimulatedRun(0, faults=0)
+    asked = {name for name in vars(Surroundings) if not name.startswith("_")}
+    assert len(asked) > 5
+    assert {name for name in asked if not hasattr(run, name)} == set()
