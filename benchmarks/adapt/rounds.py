@@ -8,20 +8,23 @@ from __future__ import annotations
 
 import json
 import statistics
-import sys
-import tempfile
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import click
 import msgspec
-import torch
 
-from benchmarks.testbed.topology import NETWORK
 from benchmarks.throughput.cells import micro_batches
-from benchmarks.throughput.ours import NETWORK_S, TIMEOUT_S, outline, prepared, rounds_to_measure, say
+from benchmarks.throughput.ours import (
+    NETWORK_S,
+    TIMEOUT_S,
+    answer_requests,
+    outline,
+    prepared,
+    rounds_to_measure,
+    say,
+)
 from potluck.commands.trying import a_few_rounds, try_plans
 from potluck.coordinator.fleet.fleet_profile import MeasuringTime, profile_fleet
 from potluck.coordinator.fleet.live_fleet import LiveFleet
@@ -33,7 +36,6 @@ from potluck.plan.cost.traffic import Messages
 from potluck.plan.events.event_simulation import simulate
 from potluck.profile.store import Store
 from potluck.types import Plan, Profile
-from potluck.wire.trust import PlainTrust
 
 BOUNDS = (0, 1)  # staleness
 
@@ -134,12 +136,7 @@ def serve(live: LiveFleet, lines: Iterable[str], store: Store) -> Iterator[dict[
 @click.option("--devices", required=True, type=int, help="How many.")
 def main(listen: str, devices: int) -> None:
     """Measure what the requests on standard input ask for."""
-    torch.set_num_threads(1)
-    options = Options(listen=listen, trust=PlainTrust.on(NETWORK), joined=devices, timeout_s=300, progress=say)
-    with LiveFleet(None, options) as live, tempfile.TemporaryDirectory() as folder:
-        print(json.dumps({"here": sorted(live.roster.specs)}), flush=True)
-        for answer in serve(live, sys.stdin, Store(Path(folder))):
-            print(json.dumps(answer), flush=True)
+    answer_requests(listen, devices, serve)
 
 
 if __name__ == "__main__":

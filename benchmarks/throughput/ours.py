@@ -12,7 +12,7 @@ import json
 import sys
 import tempfile
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -191,17 +191,24 @@ def serve(live: LiveFleet, lines: Iterable[str], store: Store) -> Iterator[dict[
             yield trials.measure(given["planner"])
 
 
-@click.command()
-@click.option("--listen", required=True, help="Where devices join, HOST:PORT.")
-@click.option("--devices", required=True, type=int, help="How many.")
-def main(listen: str, devices: int) -> None:
-    """Measure what the requests on standard input ask for."""
+def answer_requests(
+    listen: str, devices: int, serve: Callable[[LiveFleet, Iterable[str], Store], Iterable[dict[str, Any]]]
+) -> None:
+    """Waits for the devices, then answers each line of standard input by one on standard output."""
     torch.set_num_threads(1)
     options = Options(listen=listen, trust=PlainTrust.on(NETWORK), joined=devices, timeout_s=300, progress=say)
     with LiveFleet(None, options) as live, tempfile.TemporaryDirectory() as folder:
         print(json.dumps({"here": sorted(live.roster.specs)}), flush=True)
         for answer in serve(live, sys.stdin, Store(Path(folder))):
             print(json.dumps(answer), flush=True)
+
+
+@click.command()
+@click.option("--listen", required=True, help="Where devices join, HOST:PORT.")
+@click.option("--devices", required=True, type=int, help="How many.")
+def main(listen: str, devices: int) -> None:
+    """Measure what the requests on standard input ask for."""
+    answer_requests(listen, devices, serve)
 
 
 if __name__ == "__main__":
